@@ -29,24 +29,24 @@ class Gemm:
     """A matrix multiplication: `batch` products of an m x k by a k x n matrix.
 
     m, n, k   sizes, each >= 0
-    a, b      number formats of the operands ("f32", "f64", or a NumPy dtype); b defaults to a. Block-scaled ones
+    a, b      number formats of the operands ("f32", "f64", or a NumPy dtype); b defaults to a. Block-scaled formats
               ("mxfp8", "mxfp6", "mxfp4": formats.BLOCK_FORMATS) have layout "nt" and blocks along k
-    out       number format of the result; defaults to what NumPy would give for a and b
+    out       number format of the result; by default NumPy's choice for a and b
     layout    one letter for A and one for B: "n" is stored as multiplied ([m, k] or [k, n], rows contiguous),
-              "t" is stored transposed ([k, m] or [n, k]). Defaults to "nn", of block-scaled formats to "nt"
+              "t" is stored transposed ([k, m] or [n, k]). Defaults to "nn", for block-scaled formats to "nt"
     batch     how many such products
-    scales    "rows": scale_a has a number for each row of A and scale_b for each column of B, or one for all, in f32
-              (f64 if products are added up in f64), by which sums are multiplied before alpha; on GPUs. "1x128": for
-              each block of 128 of k, by which the block's sums are multiplied; "128x128": the same, and 128 columns of
-              B share a scale. "": none
-    epilogue  what tilewright.epilogue makes, or its text: what becomes of the sums of the m x n product. Its first
-              result is in the format `out`, and has n / 2 columns if it is made of pairs. "": nothing
-    prologue_a, prologue_b  what tilewright.prologue makes, or its text: what elements of A and of B, which are of the
-              formats a and b, become before they are multiplied. "": nothing
-    semiring  what tilewright.semiring makes, or its text: what stands for multiplication and addition, as in
-              tilewright.contract. "": nothing; `out` defaults to the format in which terms are combined then
+    scales    on GPUs. "rows": a scale for each row of A and for each column of B, or one for all, in f32 (f64 if
+              products are added up in f64); sums are multiplied by them before alpha. "1x128": a scale for each row and
+              each block of 128 steps of k, by which the block's sums are multiplied; "128x128": the same, and 128
+              columns of B share a scale. "": none
+    epilogue  a result of tilewright.epilogue, or its text: a function of the sums of the m x n product. Its first
+              result is in the format `out`, and has n / 2 columns if it is made of pairs. "": none
+    prologue_a, prologue_b  a result of tilewright.prologue, or its text: a function of the elements of A or B, which
+              have the formats a and b. "": none
+    semiring  a result of tilewright.semiring, or its text: the arithmetic in place of multiplication and addition, as
+              in tilewright.contract; `out` then defaults to the format in which terms are combined. "": none
 
-    ValueError for sizes below 0, and for matrices of 2^63 bytes and more, which no address reaches.
+    ValueError for sizes below 0, and for matrices of 2^63 bytes and more.
     """
 
     m: int
@@ -160,7 +160,7 @@ class Gemm:
             raise ValueError(f"the semiring of {self.a} by {self.b} has numbers of kind {kind}, not {given}")
 
     def check_factors(self, alpha: complex, beta: complex) -> None:
-        """ValueError for an alpha and a beta that a product of this kind does not have."""
+        """ValueError for values of alpha and beta that this kind of product does not allow."""
         if self.semiring and (alpha != 1 or beta != 0):
             raise ValueError(f"alpha must be 1 and beta 0 in a semiring, not {alpha} and {beta}")
 
@@ -205,8 +205,8 @@ class Gemm:
 
     @property
     def castable(self) -> bool:
-        """Whether the result's format takes products of the operands' by NumPy's rule same_kind: integers become floats
-        and floats complex numbers, and never the other way round."""
+        """Whether NumPy's rule same_kind allows to cast products of the operands to the result's format: integers to
+        floats and floats to complex numbers, never the other way round."""
         if self.blocks or self._exact:
             return True
         meeting = _product(*(formats.FORMATS[x] for x in self.multiplied))
@@ -214,7 +214,7 @@ class Gemm:
 
     @property
     def multiplied(self) -> tuple[str, str]:
-        """The formats of A and B as they are multiplied: what their prologues give, else their own."""
+        """The formats in which A and B are multiplied: those of their prologues' results, else their own."""
         return _multiplied(self.a, self.prologue_a), _multiplied(self.b, self.prologue_b)
 
     @property
@@ -224,7 +224,7 @@ class Gemm:
 
     @property
     def fused(self) -> bool:
-        """Has it an epilogue or a prologue?"""
+        """Whether it has an epilogue or a prologue."""
         return bool(self.epilogue or self.prologues)
 
     @property
@@ -239,8 +239,7 @@ class Gemm:
 
     @property
     def min_bytes(self) -> int:
-        """Bytes that must move if A and B are read once and C is written once (beta = 0), and so with what an epilogue
-        has beside them."""
+        """Bytes that must move if A, B and an epilogue's operands are read once and C is written once (beta = 0)."""
         columns = self.shapes["out"][-1]
         bits = self.m * self.k * _bits(self.a) + self.k * self.n * _bits(self.b) + self.m * columns * _bits(self.out)
         more = texts.epilogue(self.epilogue).bytes(self.m, self.n) if self.epilogue else 0

@@ -55,35 +55,35 @@ def einsum(
 
     given       `einsum("ij,jk->ik", a, b)`, or `einsum(a, [0, 1], b, [1, 2], [0, 2])`: a label for each axis, letters
                 or integers from 0. Without "->", or the last list, the result has the labels that occur once, in
-                order. `...`, or Ellipsis, stands for the axes without a label, which are broadcast. A label that an
-                operand has twice takes its diagonal; one that is not in the result is summed over; axes of size 1 are
-                broadcast. Any number of operands, of any shapes, strides and formats that matmul takes.
+                order. `...`, or Ellipsis, stands for the axes without a label, which are broadcast. A label that occurs
+                twice in an operand takes its diagonal; a label that is not in the result is summed over; axes of size
+                1 are broadcast. Any number of operands, of any shapes, strides and formats that matmul takes.
     out         where to write the result: an array of its shape, any strides, any dtype to which it can be cast by
                 NumPy's rule same_kind. It may overlap operands. It is returned.
     out_dtype   a format or dtype instead of NumPy's choice, as in matmul. Products in between are kept in the format of
                 the sums, so that a result is rounded once.
     alpha, beta, c, epilogue, operands  as in matmul: c and operands broadcast to the result. Rows and columns of an
-                epilogue are along the result's last two axes: where those of the last product are others, what is
-                reduced, or taken in pairs, is computed by a pass over the sums, and so is what follows no product. On
-                GPUs neither is taken there, nor is one operand alone.
-    optimize    the order of products of three or more operands: True chooses that of the fewest operations (an element
-                of a product in between counts as 16) for up to 8 operands, for more by a greedy search, or by
-                opt_einsum where it is installed; "greedy" and "optimal" name a search, False multiplies from the left;
+                epilogue are the result's last two axes. Where the last product has other rows and columns, or there is
+                no product, reductions and tw.pairs take a second pass over the sums; on GPUs they are refused there,
+                and so is an epilogue of one operand alone.
+    optimize    the order of products of three or more operands. True: that of the fewest operations (writing an element
+                of a product in between counts as 16) for up to 8 operands; for more a greedy search, or
+                opt_einsum where it is installed. "greedy" and "optimal" name a search, False multiplies from the left;
                 or a path, as numpy.einsum_path returns it. (name, N) allows products in between of at most N elements.
-    order       the layout of a new result: "K", or None, whichever is fastest to write, so that its axes may be
-                permuted in memory; "C" and "F" as in NumPy; "A" "F" if all operands are Fortran-contiguous, else "C"
-    deterministic  True: the same bits for any number of threads, and after tilewright.tune; see
+    order       the layout of a new result: "K" or None: the one that is fastest to write, with axes in any order in
+                memory; "C" and "F" as in NumPy; "A": "F" if all operands are Fortran-contiguous, else "C"
+    deterministic  True: the same bits for any number of threads, and before and after tilewright.tune; see
                 docs/reproducibility.md.
-    batch_invariant  True: all of that, and an element of the product of two operands does not depend on the sizes
-                of free or batch axes of the first operand, nor on its strides. Of more operands optimize= must say the
-                order, and this holds for the first of all; labels of one operand alone must not be summed over.
+    batch_invariant  True: deterministic, and an element of the product of two operands does not depend on the sizes
+                of free or batch axes of the first operand, nor on its strides. With more operands optimize= must give
+                the order, and this holds for the first of all; labels of one operand alone must not be summed over.
     threads     the most threads that this call may use; by default tilewright.get_num_threads()
-    dtype, casting  as in numpy.einsum: operands are converted to dtype, which the result has, by the rule casting
-                ("safe" by default), as the result is to the dtype of `out`. Of NumPy's arrays
+    dtype, casting  as in numpy.einsum, for NumPy's arrays: operands are converted to dtype by the rule casting ("safe"
+                by default), and the result has this dtype
 
-    Axes that merge into one with one stride are multiplied where they are. With a single operand of which nothing is
-    summed, and without `out`, the result is a view of it, as in NumPy. Arrays on a GPU, of one library and on one
-    device, are multiplied there into a new array in C order; sums over labels of one operand alone are not made there.
+    Operands are not copied if their axes can be merged into those of matrices. With a single operand and no sum,
+    and without `out`, the result is a view of it, as in NumPy. Arrays on a GPU, of one library and on one
+    device, are multiplied there into a new array in C order; sums over labels of one operand alone are refused there.
 
     Raises TypeError and ValueError where numpy.einsum does.
     """
@@ -160,11 +160,11 @@ def tensordot(
     batch_invariant: bool = False,
     threads: int | None = None,
 ) -> Any:
-    """The sum of products over axes of a and b, as numpy.tensordot computes it, without a copy of a large one.
+    """The sum of products over axes of a and b, as numpy.tensordot computes it, without copying large operands.
 
     a, b        arrays of any shapes, strides and formats that matmul takes
     axes        a number N: the last N axes of a with the first N of b; or (axes of a, axes of b), each an integer or a
-                list of as many, in the order in which they correspond. Negative axes count from the end.
+                list, both of the same length, in corresponding order. Negative axes count from the end.
     out, out_dtype, alpha, beta, c, epilogue, operands, deterministic, batch_invariant, threads  as in einsum
 
     The result has the other axes of a, then those of b. Raises TypeError and ValueError where numpy.tensordot does.

@@ -47,39 +47,39 @@ def grouped_matmul(
     threads: int | None = None,
     plan: Any = None,
 ) -> Any:
-    """Products of groups of unequal size, such as the experts of a mixture: of a's rows, or of steps of k.
+    """Products of G groups of unequal size, such as the experts of a mixture: groups of rows of a, or of steps of k.
 
-    a, b        [M, k] and [G, k, n]: rows offsets[g-1] ... offsets[g] of a are multiplied by b[g]; the result is
-                [M, n].
-                [m, K] and [K, n]: columns offsets[g-1] ... offsets[g] of a are multiplied by the same rows of b, the
-                result is [G, m, n]: gradients of weights, for example. Any strides, and any real or complex format that
-                tilewright.matmul takes, both of the same or not. b of groups of rows may be a result of
-                tilewright.quantize, with scales along k, or packed by tilewright.pack: groups of up to 16 rows of
-                floats read weights of few bits once and decode them in registers.
+    a, b        Groups of rows, [M, k] and [G, k, n]: rows offsets[g-1] to offsets[g] of a are multiplied by b[g]; the
+                result is [M, n].
+                Groups of k, [m, K] and [K, n]: columns offsets[g-1] to offsets[g] of a are multiplied by the same rows
+                of b; the result is [G, m, n] (gradients of weights, for example). Any strides, and any real or complex
+                format that tilewright.matmul takes; both may have the same or two. With groups of rows b may be a
+                result of tilewright.quantize, with scales along k, or of tilewright.pack: groups of up to 16 rows of
+                floats then read weights of few bits once and decode them in registers.
     offsets     [G] integers that do not descend: where each group ends, as torch._grouped_mm takes them; the first one
-                begins at 0. A group may be empty. Rows, or steps, from the last offset on belong to no group: rows of
-                the result that belong to no group are 0.
+                begins at 0. A group may be empty. Rows, or steps of k, from the last offset on belong to no group; the
+                result's rows without a group are 0.
     out         where to write the result: an array of its shape and of any dtype to which it can be cast by NumPy's
                 rule same_kind. It may overlap a and b.
-    out_dtype, alpha, trans_a, trans_b, threads  as of tilewright.matmul. trans_b swaps the last two axes of b.
-    epilogue, operands  as of tilewright.matmul. Operands broadcast to the result, [M, n] or [G, m, n]; where rows are
-                in groups, those of shape [G, 1, n] or [G, 1, 1] have numbers of their own for each group; so have those
-                of shape [G, n] or [G, 1], unless G is 1 or M. Reductions of rows are [M] or [G, m], those of columns
-                [G, n]; of a group without rows they are 0.
-    deterministic  True: the same bits for any number of threads, and after tilewright.tune; see
+    out_dtype, alpha, trans_a, trans_b, threads  as in tilewright.matmul. trans_b swaps the last two axes of b.
+    epilogue, operands  as in tilewright.matmul. Operands broadcast to the result, [M, n] or [G, m, n]. With groups of
+                rows, operands of shape [G, 1, n] or [G, 1, 1] have their own numbers for each group; so have those
+                of shape [G, n] or [G, 1], unless G is 1 or M. Reductions of rows have the shape [M] or [G, m], those of
+                columns [G, n]; for a group without rows they are 0.
+    deterministic  True: the same bits for any number of threads, and before and after tilewright.tune; see
                 docs/reproducibility.md.
-    batch_invariant  True: all of that, and a row of the result depends on its row of a and its group's matrix alone:
-                neither on how many rows the group has nor on other groups or where they lie; an element of groups of
-                steps of k on those of its group alone, and not on how many rows a has. plan must be None then.
-    plan        the plan to run for every group, or its text. By default each group has the one that the planner chooses
-                for one thread and the group's size rounded up to 1, 2, 3, 4, 6, 8, 12, 16, 24 ...
+    batch_invariant  True: deterministic, and with groups of rows a row of the result depends only on its row of a and
+                on its group's matrix, neither on the number of rows nor on other groups. With groups of k an element
+                depends only on its group's steps, not on the number of rows of a. plan must be None then.
+    plan        the plan to run for every group, or its text. By default each group has the planner's plan for one
+                thread and the number of its rows rounded up to 1, 2, 3, 4, 6, 8, 12, 16, 24 ...
 
     Arrays on a CUDA device or an AMD GPU are multiplied there, in one launch that reads the offsets, which must be
-    there, too. They are not checked then: what descends or exceeds the axis is undefined behaviour. There are no
-    complex products there; operands may be NumPy's. Weights of few bits are decoded in the kernel, or by a pass before.
+    there, too. They are not checked then: offsets that descend or exceed the axis are undefined behaviour. Complex
+    products are an error there. An epilogue's operands may be NumPy's.
 
-    Threads share the work of all groups, whatever their sizes. A group's numbers are those, to the last bit, that
-    tilewright.matmul gives for the group alone by the same plan; they depend neither on other groups nor on threads.
+    Threads share the work of all groups, whatever their sizes. A group has the same bits as tilewright.matmul of the
+    group alone by the same plan; they depend neither on other groups nor on threads.
 
     Raises TypeError and ValueError where matmul does, and for offsets that descend or exceed the axis.
     """

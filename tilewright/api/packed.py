@@ -44,25 +44,24 @@ def pack(
 ) -> Any:
     """b, packed once for many products `matmul(a, b)` and `gemm` on this processor.
 
-    b           [..., k, n], two axes or more, of any format of `tilewright formats` and any strides. It may change, or
-                go, afterwards. Results of tilewright.quantize are packed too: block-scaled ones, and those with groups
-                or for an `a` of floats, as `PackedWeights`, which stay as narrow as they are; with a plan, blocks are
-                decoded once, to 4 bytes a number (2 with a="bf16" on chips that multiply pairs of bf16). Of other
-                integers with scales per column the elements are packed.
-    a           the format ("bf16") or dtype of the left operands; by default b's own, f32 of block-scaled formats
-    out_dtype   the out_dtype of the products, which decides the format of their sums: the default, and every out_dtype
-                with the same sums, take the same panels (docs/formats.md)
+    b           [..., k, n], two axes or more, of any format of `tilewright formats` and any strides. It is copied, and
+                may change or be deleted afterwards. Results of tilewright.quantize with groups, with blocks, or for an
+                `a` of floats become `PackedWeights`, which take no more memory; if `plan` is given, blocks are
+                decoded once, to 4 bytes a number (2 with a="bf16" on chips that multiply pairs of bf16). For other
+                integers with a scale for each column the elements are packed.
+    a           the format ("bf16") or dtype of the left operands; by default b's own, f32 for block-scaled formats
+    out_dtype   the out_dtype of the products. It decides the format of their sums; products with another out_dtype but
+                the same format of sums can use the same packed b (docs/formats.md)
     trans_b     as in matmul
-    rows        about how many rows left operands have, by which the plan is chosen. All numbers of rows can be
+    rows        about how many rows left operands will have; the plan is chosen for it. Any number of rows can be
                 multiplied, by any number of threads, always with the same bits.
     threads     how many threads pack; by default tilewright.get_num_threads()
-    plan        the plan to run, a packed one, or its text, instead of the one that tilewright would choose for so many
-                rows
-    target      an instruction set of this machine, or its name, instead of the detected one; of PackedWeights any,
-                a GPU's too, whose kernels read the same layout once the arrays of `packed.weights` are in its memory
+    plan        a `packed` plan, or its text, instead of the one that tilewright chooses for so many rows
+    target      an instruction set of this machine, or its name, instead of the detected one. For PackedWeights any
+                target, also a GPU: its kernels read this layout once the arrays of `packed.weights` are in its memory
 
-    Products have the bits that matmul gives with b itself where it takes this plan: the same kernels read the same
-    panels. These may take more memory than b: `packed.nbytes`.
+    Products have the same bits as matmul with b itself by this plan. The packed matrix may take more memory than b:
+    `packed.nbytes`.
 
     Raises TypeError and ValueError as matmul does, and for plans and targets that cannot be run.
     """

@@ -56,85 +56,85 @@ def matmul(
     """The matrix product of a and b, as numpy.matmul computes it; in general alpha * (a @ b) + beta * c.
 
     a, b        [..., m, k] and [..., k, n], or 1-D: a vector is a row on the left and a column on the right, and the
-                axis that was added is removed again. Leading axes are broadcast. Any strides; anything that
-                np.asarray takes, of any format of `tilewright formats`, both of the same or not. The result has the
-                dtype np.matmul would give it: float32 for ml_dtypes' floats, int8 for its integers. Either may be
-                a result of tilewright.quantize, with scales along k: axis=-1 of a, -2 of b, or what trans_a and
-                trans_b make of these; see docs/formats.md.
+                axis that was added is removed again. Leading axes are broadcast. Any strides, and any format that
+                `tilewright formats` lists; both may have the same format or two. The result has the dtype that
+                np.matmul would give it: float32 for ml_dtypes' floats, int8 for its integers. Either may be
+                a result of tilewright.quantize, with scales along k: axis=-1 for a, -2 for b (exchanged by trans_a
+                and trans_b); see docs/formats.md.
                 b may be packed in advance: see tilewright.pack.
     out         where to write the result: an array of the result's shape (or with more leading axes), any strides, any
-                dtype to which the result can be cast by NumPy's rule same_kind. It receives what
-                out[...] = matmul(a, b) gives it: sums become the result's dtype first, and are then cast. It may
+                dtype to which the result can be cast by NumPy's rule same_kind. As in out[...] = matmul(a, b), sums
+                are first converted to the result's dtype, then cast. It may
                 overlap a, b and c.
                 It is written only if the call succeeds, and returned.
-    out_dtype   a format ("f32", "i32", "bf16" ...) or a NumPy dtype instead of NumPy's choice. Sums run in a type that
-                holds both the operands and the result: f32 operands with out_dtype="f64" are multiplied in f64, f64
-                operands with out_dtype="f32" in f64 too, rounded once. So are integers with either. Narrower floats
-                are added up in f32 and rounded once; integers modulo 2^32 (2^64 if one has 64 bits or the result has),
+    out_dtype   the format of the result ("f32", "i32", "bf16" ...) or a NumPy dtype, instead of NumPy's choice. Sums
+                have a type that holds both the operands and the result: f32 operands with out_dtype="f64", and f64
+                operands with out_dtype="f32", are summed in f64 and rounded once. So are integers with either.
+                Narrower floats are summed in f32; integers modulo 2^32 (2^64 if an operand or the result has 64 bits),
                 which is exact modulo the result's 2^bits: i8 with out_dtype="i32" is exact for k up to 131,071. See
                 docs/formats.md.
-    alpha, beta numbers: complex ones where the result is complex, else real; where integers are multiplied whole ones
-                of any size, which count modulo 2^bits; beyond the range of the sums' dtype they are inf, as in NumPy.
-                They multiply sums over all of k and elements of c, never an operand's. As in BLAS, beta == 0 never
+    alpha, beta factors of the finished sums, and of the elements of c. They may be complex only if the result is;
+                for integer products whole numbers, which count modulo 2^bits. A number beyond the range of the sums'
+                dtype becomes inf, as in NumPy. As in BLAS, beta == 0 never
                 reads c, and alpha == 0 never reads a or b.
-    c           the array to add, broadcast to the result; not modified unless it is also out. Its dtype counts for the
-                result's like those of a and b.
+    c           the array to add, broadcast to the result; not modified unless it is also out. Its dtype counts for that
+                of the result, as those of a and b do.
     trans_a, trans_b  True or "t": swap the last two axes of the operand first. "c": conjugate it, too, which costs
-                no time (of a real one, "c" is "t"). False or "n": it is stored as it is multiplied.
+                no time (for real numbers "c" is "t"). False or "n": use it as it is.
     threads     the most threads that this call may use; by default tilewright.get_num_threads().
     plan        the plan to run, or its text, instead of the one that tilewright.plan chooses. With a GPU's plan, NumPy
-                arrays are converted as on CPUs, copied to the first CUDA device or AMD GPU, and the result is copied
+                arrays are copied to the first CUDA device or AMD GPU, multiplied there, and the result is copied
                 back.
-    deterministic  True: the same bits for any number of threads, and after tilewright.tune. The same plan gives the
-                same bits for the same operands in any case: no kernel adds up in the order in which threads or
+    deterministic  True: the same bits for any number of threads, and before and after tilewright.tune. Without it only
+                the same plan gives the same bits; no kernel adds up in the order in which threads or
                 workgroups finish. See docs/reproducibility.md.
-    batch_invariant  True: all of that, and a row of the result depends on no other row of a, nor on how many there are,
-                nor on where they lie. plan and algorithm must be None then.
-    algorithm   on CPUs and NVIDIA GPUs: how f32 or f16 operands are multiplied: "bf16_bf16_f32_x3", "_x6" or "_x9"
-                splits f32 into bf16 terms and multiplies those, on GPUs "tf32_tf32_f32_x3" into tf32 terms, on CPUs
-                "bf16_bf16_f32_x4" f16; on GPUs "tf32_tf32_f32" rounds f32 to tf32 and "f16_f16_f16" adds up products
-                of f16 in f16, which both lose digits; "fastest" chooses what is expected to be fastest among those
-                whose error bound is no worse than the native product's. Without AMX or such matrix instructions, and
-                where it would not pay, all are the native product. Errors, and what happens to numbers below 2^-100,
-                are in docs/formats.md. None, the default, never splits or rounds floating-point numbers.
-    scale_a, scale_b  a number by which all of the operand is multiplied; or floats that scale each row of a or column
-                of b: the operand's shape with k replaced by 1; or, on CPUs for operands of
-                e4m3fn, e5m2, e2m3, e3m2 or e2m1, on GPUs of e4m3fn, e5m2 or torch's float4_e2m1fn_x2, the
-                scales of blocks of 32 along k: float8_e8m0fnu, or uint8 as its patterns, of that shape with
-                ceil(k / 32) in place of k. The result of integers is f32 then, of sums
-                that are exact and multiplied by the scales in f32: see docs/formats.md. With operands on a GPU they
-                are there, too, or NumPy's, which are copied in every call; on NVIDIA's GPUs floats may also be of
-                blocks of 128 along k: ceil(k / 128) in place of k, and of b ceil(n / 128) in place of n.
-    epilogue    a function of the product's numbers, evaluated while they are in registers or in L1: its first parameter
+    batch_invariant  True: deterministic, and the bits of a row of the result do not depend on other rows of a, on their
+                number, or on where they are in memory. plan and algorithm must be None then.
+    algorithm   how f32 or f16 operands are multiplied, on CPUs with AMX and on NVIDIA GPUs. None, the default: as they
+                are. "fastest": the fastest way whose error bound is no worse than that of the plain product.
+                "bf16_bf16_f32_x3", "_x6", "_x9": f32 as so many products of bf16; on GPUs "tf32_tf32_f32_x3": of tf32;
+                on CPUs "bf16_bf16_f32_x4": f16 as four products of bf16. On GPUs two ways lose digits:
+                "tf32_tf32_f32" rounds f32 to tf32, "f16_f16_f16" sums products of f16 in f16. Where the instructions
+                are missing, or it would not be faster, the plain product runs. docs/formats.md has the errors, and
+                says what happens to numbers below 2^-100.
+    scale_a, scale_b  one number that scales all of the operand; or floats that scale each row of a or column
+                of b: the operand's shape with k replaced by 1; or scales of blocks of 32 along k: float8_e8m0fnu
+                or uint8 of the same bits, with ceil(k / 32) in place of k, for operands in e4m3fn, e5m2, e2m3, e3m2
+                or e2m1 (on GPUs e4m3fn, e5m2 and torch's float4_e2m1fn_x2). On NVIDIA's GPUs floats may also scale
+                blocks of 128 along k: ceil(k / 128) in place of k, and for b ceil(n / 128) in place of n.
+                Integer products are summed exactly, multiplied by the scales in f32, and the result is f32: see
+                docs/formats.md. For operands on a GPU the scales should be there, too; NumPy's are copied in every
+                call.
+    epilogue    a function that is fused into the kernel and gives the result's elements: its first parameter
                 is alpha * sums + beta * c, the others are `operands` by name. It is called once with symbols, and may
                 use + - * / **, comparisons, & | ^ ~ << >>, abs and tw.exp, log, tanh, erf, sqrt, gelu, silu, sigmoid,
-                relu, clamp, minimum, maximum, where; it may return a tuple, of which tw.row_sum, column_amax and their
-                like are reductions, and take neighbouring columns by tw.pairs. Or what tilewright.epilogue made of it.
-                out_dtype may be a tuple then, one for each result that is no reduction, or name a block-scaled format;
-                out a tuple. See docs/epilogues.md.
-    prologue_a, prologue_b  a function of the elements of a, or of b, that is evaluated on their way to the product: its
-                first parameter is an element, the others are `operands` by name; what it may do is what an epilogue may
-                but for pairs, reductions and several results. Its numbers are rounded once, to the format of the
-                floating-point operands a, b, if that is bf16, f16 or f64, to bf16 if these are narrower, else to f32;
-                integers that it returns are multiplied as such. Or what tilewright.prologue made of it. See
+                relu, clamp, minimum, maximum, where; tw.row_sum, column_amax ... for reductions; tw.pairs for
+                neighbouring columns. It may return a tuple of results. Or the result of tilewright.epilogue.
+                out_dtype may then be a tuple, with an entry for each result that is no reduction, or name a
+                block-scaled format; out may be a tuple. See docs/epilogues.md.
+    prologue_a, prologue_b  a function of the elements of a, or of b, that is computed before they are multiplied: its
+                first parameter is an element, the others are `operands` by name. It may do what an epilogue may
+                except pairs, reductions and several results. Floats that it returns are rounded once: to bf16, f16 or
+                f64 if the floating-point operands have that format, to bf16 if they are narrower, else to f32;
+                integers are multiplied as integers. Or the result of tilewright.prologue. See
                 docs/prologues.md.
-    operands    a dict of arrays and numbers, of any format and strides, by the names of these functions' parameters:
-                those of an epilogue broadcast to the result, those of a prologue to its operand, and may have there one
-                number for each of several equal blocks of k
+    operands    a dict of arrays and numbers, of any format and strides, by the names of these functions' parameters.
+                Those of an epilogue broadcast to the result, those of a prologue to its operand; along k a prologue's
+                may have fewer numbers, one for each of several equal blocks
 
     Arrays on a CUDA device (torch, CuPy, JAX, DLPack, __cuda_array_interface__) or on an AMD GPU (torch, DLPack) are
-    multiplied there, not copied, on the stream that is their library's current one; all must be of one library and on
-    one device, as the result is. AMD's kernels have not run on hardware yet: tilewright doctor --selftest tries them.
-    For arrays in the host's memory NumPy's rules hold: torch's tensors give a tensor, those of other libraries a NumPy
+    multiplied there, without a copy, on their library's current stream. All must be of one library and on one device;
+    so is the result. AMD's kernels have not run on hardware yet: tilewright doctor --selftest tries them.
+    For arrays in the host's memory NumPy's rules hold: torch's tensors give a tensor, arrays of other libraries a NumPy
     array. threads= has no effect on GPUs.
 
-    NaN and inf propagate; no floating-point warnings are raised. Subclasses of ndarray come back as from np.matmul,
-    except masked arrays, which are refused. Classes that handle NumPy's functions themselves (__array_ufunc__: pandas'
-    DataFrames and Series, dask's arrays) are given to np.matmul, which calls their methods: the arithmetic and the
-    result are theirs; np.asarray(a) is multiplied here.
+    NaN and inf propagate; no floating-point warnings are raised. Subclasses of ndarray are returned as by np.matmul,
+    except masked arrays, which are refused. Arrays with a matmul of their own (__array_ufunc__: pandas'
+    DataFrames and Series, dask's arrays) are given to np.matmul, which calls it; pass np.asarray(a) to multiply
+    them here.
 
-    numpys      np.matmul's other keywords (dtype, casting, order, axes, subok, signature) at their defaults; others are
-                a TypeError that names the alternative.
+    numpys      np.matmul's other keywords (dtype, casting, order, axes, subok, signature), with their default values
+                only; other values are a TypeError that names the alternative.
 
     Raises TypeError and ValueError where np.matmul does (its UFuncTypeError is a TypeError).
     """
@@ -195,7 +195,7 @@ def gemm(
     """C = alpha * A @ B + beta * C, in place, as in BLAS; returns c.
 
     c is an array with the shape of a @ b, or with more leading axes; any strides. The other arguments are those of
-    matmul. If c has another dtype than the arithmetic needs, the result is cast to it by NumPy's rule same_kind.
+    matmul. The result is cast to c's dtype by NumPy's rule same_kind.
     """
     library, asked = None if type(a) is type(b) is np.ndarray else library_of(a, b, c), None
     if library is None:

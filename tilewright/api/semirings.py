@@ -29,28 +29,28 @@ def contract(f: Callable[..., Any] | Semiring, a: Any, b: Any, *, reduce: str | 
              out: Any = None, out_dtype: Any = None, epilogue: Any = None, operands: dict[str, Any] | None = None,
              deterministic: bool = False, batch_invariant: bool = False, threads: int | None = None,
              plan: Any = None) -> Any:
-    """For all rows i of a and columns j of b the values f(a[i, p], b[p, j]), reduced over p.
+    """A product with your own arithmetic: for each row i of a and column j of b, f(a[i, p], b[p, j]) reduced over p.
 
         contract(lambda x, y: (x - y)**2, points, others.T)                     squared distances of all pairs
         contract(lambda x, y: x + y, hops, hops, reduce="min")                  shortest paths of two hops
 
     f           a function of two numbers, called once with symbols: see docs/epilogues.md for what it may do
     a, b        [..., m, k] and [..., k, n], as for matmul, of real floating-point or integer formats. f computes in
-                f32, of f64 in f64; of integers in i32, of those with 64 bits in i64
+                f32, for f64 operands in f64; for integers in i32, for integers of 64 bits in i64
     reduce      "sum"; "min", "max", which leave out NaNs as np.fmin does; "any": whether any value is above 0;
                 "argmin", "argmax": the index p of the first extreme value, or of the first NaN, as np.argmin;
-                "min_argmin", "max_argmax": a tuple of that value and its index; "logsumexp": log(sum(exp(values))),
-                of floats, without overflow; or a tw.Reduction of your own
+                "min_argmin", "max_argmax": a tuple of that value and its index; "logsumexp": log(sum(exp(values)))
+                of floats, without overflow; or your own tw.Reduction
     over        "k": the axis that a and b share
-    out, out_dtype      as for matmul; tuples of them for several results. By default the result has the format in which
-                f computes, of "any" bool; indices are int32, where f computes in 64 bits int64
-    epilogue, operands  what becomes of the reduced numbers, as for matmul; of two results it takes both, in order
+    out, out_dtype      as in matmul; tuples for several results. By default the result has the format in which
+                f computes, for "any" bool; indices are int32, or int64 if f computes in 64 bits
+    epilogue, operands  a function of the reduced numbers, as in matmul; it gets both results of "min_argmin", in order
     deterministic, batch_invariant, threads, plan       as for matmul
 
-    Arrays on a CUDA device are taken where they are, as by matmul; NumPy's with a plan for one are copied there.
+    Arrays on a CUDA device are used where they are, as by matmul; with a plan for a GPU, NumPy's are copied there.
 
-    TypeError and ValueError as matmul raises them, for other formats, for arrays on an AMD GPU, for k = 0 with
-    reductions that choose one of the values; TracingError, which is a TypeError, for what f may not do, with the line.
+    TypeError and ValueError as from matmul; for other formats, for arrays on an AMD GPU, for k = 0 with reductions that
+    choose one of the values. TracingError, a TypeError with the line, for operations that f may not use.
     """
     if over != "k":
         raise ValueError(f'over must be "k", not {over!r}')

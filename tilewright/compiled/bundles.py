@@ -63,16 +63,15 @@ def load(path: str | os.PathLike[str]) -> Any:
     """Use the kernels and plans of a file that tilewright.build or `tilewright build` wrote; or read a packed operand
     that its `save` wrote, which is returned.
 
-    From now on tilewright.matmul and gemm multiply its products by its plans and its code, before what the tuner has
-    stored and what the kernel cache has. Nothing is compiled for them: of a GPU's bundle LLVM is never loaded, of a
-    CPU's on x86-64 neither. Other products are planned and compiled as ever. Of several bundles the one loaded last
-    counts first.
+    From now on tilewright.matmul and gemm use its plans and its code for its products, before tuning results and the
+    kernel cache. Nothing is compiled for them, and LLVM is not loaded (on CPUs: on x86-64). Other products are planned
+    and compiled as before. If several bundles have a product, the one loaded last is used.
 
-    Like a shared library a bundle is machine code, which runs with all rights of the process: load only what you would
-    run. Its checksum says that it is whole, not who made it.
+    Like a shared library a bundle is machine code, which runs with all rights of the process: load only bundles that
+    you trust. The checksum says that the file is complete, not who made it.
 
-    OSError if the file cannot be read. ValueError, with the reason, for a file that is no bundle, damaged, truncated,
-    of another version of the format or of tilewright, or for another target. RuntimeError if this machine has no such
+    OSError if the file cannot be read. ValueError with the reason for a file that is no bundle, is damaged, has
+    another version of the format or of tilewright, or is for another target. RuntimeError if this machine has no such
     GPU.
     """
     place = Path(path)

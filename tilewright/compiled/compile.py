@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 def plan(problem: Gemm, target: Any = None, threads: int | None = None, algorithm: str | None = None, *,
          deterministic: bool = False, batch_invariant: bool = False) -> Any:
     """The plan that tilewright.matmul runs for contiguous operands: a CpuPlan, or for a GPU's target a NvidiaPlan or
-    AmdPlan: the one that the tuner measured to be the fastest, else the one that the model predicts to be.
+    AmdPlan. It is the fastest that `tune` measured, or else the fastest that the model predicts.
 
     target      a record, or the name of one: "x86-avx2", "sm_90a", "gfx950"; by default this machine's processor
-    threads     of a CPU; by default as many as matmul uses, of a CPU that is not this one its cores
+    threads     on a CPU; by default as many as matmul uses, or the number of cores if the target is another CPU
     algorithm, deterministic, batch_invariant  as in matmul
 
-    Of a CPU's plan kc counts what is multiplied: elements, or words of several. Where no kernel takes an operand's
-    format, the plan is the one for the format to which matmul converts it. tilewright.explain says both.
+    kc of a CPU's plan counts elements, or words of several elements if the instruction takes these. If no kernel takes
+    an operand's format, the plan is for the format to which matmul converts it. tilewright.explain says both.
 
-    TypeError for anything but a Gemm. ValueError for formats that the target has no kernels for, or if no plan fits,
-    with the reasons.
+    TypeError for anything but a Gemm. ValueError with the reasons if the target has no kernels for the formats, or if
+    no plan fits.
     """
     asked.problem(problem)
     chip = coerce(target)
@@ -47,13 +47,12 @@ def plan(problem: Gemm, target: Any = None, threads: int | None = None, algorith
 
 def compile(problem: Gemm, target: Any = None, plan: Any = None, algorithm: str | None = None) -> CompiledGemm:
     """The kernel for a problem on a target (default: this machine's CPU) by a plan: a CpuKernel, NvidiaKernel or
-    AmdKernel, which all have what compiled.base.CompiledGemm has. Target and plan are records, or the texts of these:
-    "x86-avx2", "packed 6x16 mc=96 kc=256 nc=4080". In place of a plan CPUs and NVIDIA's GPUs take
-    tilewright.matmul's `algorithm`.
+    AmdKernel, subclasses of compiled.base.CompiledGemm. Target and plan are records, or their texts:
+    "x86-avx2", "packed 6x16 mc=96 kc=256 nc=4080". On CPUs and NVIDIA's GPUs tilewright.matmul's `algorithm` may be
+    given instead of a plan.
 
-    Without a plan it is the one that tilewright.matmul runs: the one that the tuner measured to be the fastest, else
-    the one that the model predicts to be, on a CPU for as many threads as matmul would use. ValueError with every
-    reason if the plan cannot run the problem on the target.
+    Without a plan it is that of tilewright.plan, on a CPU for as many threads as matmul would use. ValueError with
+    every reason if the plan cannot run the problem on the target.
     """
     asked.problem(problem)
     chip = coerce(target)

@@ -26,8 +26,8 @@ FIELDS = {"tilewright": str, "target": str, "kind": str, "format": str, "shape":
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PackedWeights:
-    """What tilewright.pack makes of weights of few bits: b of matmul, for any number of rows of f32, bf16 or f16; of a
-    stack of them b of grouped_matmul.
+    """Weights of few bits, packed by tilewright.pack: the right operand of matmul for any number of rows in f32, bf16
+    or f16; a stack of them is the right operand of grouped_matmul.
 
     weights     a Scaled or Quantized [n, k] or [groups, n, k], all of its arrays contiguous along k
     target      the name of the target that it was packed for
@@ -38,7 +38,7 @@ class PackedWeights:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """[k, n] or [groups, k, n], as it is multiplied."""
+        """The shape of the right operand: [k, n] or [groups, k, n]."""
         *stack, n, k = self.weights.shape
         return *stack, k, n
 

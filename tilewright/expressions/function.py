@@ -268,16 +268,16 @@ def kind_of(format: str) -> str:
 
 
 def epilogue(function: Callable[..., Any], acc: str = "float", /, **operands: str) -> Epilogue:
-    """A function as an epilogue of matmul, gemm and Gemm, called once, here, instead of in every call.
+    """A function as an epilogue for matmul, gemm and Gemm, traced once, here, instead of in every call.
 
     function    as matmul's epilogue=: its first parameter is alpha * sums + beta * C, the others are operands by name
     acc         the kind of the sums: "float", or "int" where integers are multiplied
-    operands    for each of the others where its elements are, with a format before that ("f32" if there is none):
-                bias="row", scale="bf16 column", residual="f16 full", factor="scalar". matmul and gemm take these from
-                the arrays that they are given.
+    operands    for each other parameter the part of the result that it covers, "row", "column", "full" or "scalar",
+                with its format before it unless that is f32: bias="row", scale="bf16 column", residual="f16 full",
+                factor="scalar". matmul and gemm use the parts and formats of the arrays that they get.
 
-    TypeError for operands that the function does not have, or has not been given, and for what it may not do
-    (TracingError, with the line). ValueError for places and formats that there are not.
+    TypeError for operands that the function does not have, or that are missing, and for operations that it may not use
+    (TracingError, with the line). ValueError for other parts and formats.
     """
     if acc not in ("float", "int"):
         raise ValueError(f'acc must be "float" or "int", not {acc!r}')
@@ -287,19 +287,19 @@ def epilogue(function: Callable[..., Any], acc: str = "float", /, **operands: st
 
 
 def prologue(function: Callable[..., Any], source: Any, result: Any = "f32", /, **operands: str) -> Prologue:
-    """A function as a prologue of matmul, gemm and Gemm, called once, here, instead of in every call.
+    """A function as a prologue for matmul, gemm and Gemm, traced once, here, instead of in every call.
 
     function    as matmul's prologue_a=: its first parameter is an element of the operand, the others are operands by
                 name
     source      the number format of the operand
-    result      that in which its numbers are multiplied, and to which they are rounded: "f32", "bf16", "f16" or "f64";
-                of a function that gives integers "i32" or "i64"
-    operands    for each of the others where its numbers are, beside A [m, k] or B [k, n], with a format before that
-                ("f32" if there is none): scale="column", s="f32 full/128" (for blocks of 128 steps of k),
-                zero="i8 row", factor="scalar"
+    result      the format to which its numbers are rounded, and in which they are multiplied: "f32", "bf16", "f16" or
+                "f64"; "i32" or "i64" if the function gives integers
+    operands    for each other parameter the part of A [m, k] or B [k, n] that it covers, "row", "column", "full" or
+                "scalar", with its format before it unless that is f32, and the steps of k that share a number after it:
+                scale="column", s="f32 full/128", zero="i8 row", factor="scalar"
 
-    TypeError for operands that the function does not have, or has not been given, for what it may not do (TracingError,
-    with the line) and may not return. ValueError for places and formats that there are not.
+    TypeError for operands that the function does not have, or that are missing, for operations that it may not use
+    (TracingError, with the line) and for results that it may not have. ValueError for other parts and formats.
     """
     element = formats.get(source, "source").name
     reads = _declared(operands, "and /128 after it for blocks of 128 steps of k, ")

@@ -84,8 +84,8 @@ def gelu(x: Any, approximate: str = "none") -> Any:
 
 
 def pairs(acc: Any) -> tuple[Any, Any]:
-    """The numbers of an epilogue's first parameter in columns 2j, and in columns 2j + 1, j the column of the results,
-    of which there are half as many: gate, up = tw.pairs(acc) of SwiGLU, whose weights' columns alternate."""
+    """Two neighbouring columns of an epilogue's first parameter, 2j and 2j + 1: the result has half as many columns,
+    and j counts them. SwiGLU, whose weights' columns alternate, is gate, up = tw.pairs(acc)."""
     return paired(acc)
 
 

@@ -26,18 +26,18 @@ USERS = "state "                # the text of a user's reduction begins so
 
 @dataclass(frozen=True)
 class Reduction:
-    """How the terms of an element of C, over index p, become its result: for `tw.contract(..., reduce=...)`.
+    """Your own reduction of the terms of an element over index p, for `tw.contract(..., reduce=...)`.
 
         tw.Reduction((0.0, 0.0), step=lambda s, t, p: (s[0] + t, s[1] + t*t),           mean and variance of k terms
                      combine=lambda x, y: (x[0] + y[0], x[1] + y[1]),
                      result=lambda s: (s[0] / k, (s[1] - s[0]*s[0]/k) / k))
 
-    identity    the state before the first term, a tuple of numbers: of floats, fields are floats of as many bits as
-                sums have, of ints integers of as many
-    step        step(state, term, p) → the state with the term of index p, which is an integer; states are tuples
-    combine     combine(x, y) → the state of the terms of both, which are different ones. Kernels combine states in any
-                order, and any state with identity
-    result      result(state) → a number, or a tuple of numbers, each a result of the contraction. None: field 0
+    identity    the state before the first term, a tuple of numbers. A float makes this field of the state a float, an
+                int an integer, both with as many bits as sums have
+    step        step(state, term, p) → the state after the term of index p, an integer; states are tuples
+    combine     combine(x, y) → one state for the terms of both, which have no term in common. Kernels combine states in
+                any order, and any state with identity
+    result      result(state) → a number, or a tuple of numbers, the results of the contraction. None: field 0
 
     The functions are called once, with symbols: docs/epilogues.md says what they may do.
     """

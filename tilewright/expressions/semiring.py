@@ -119,12 +119,12 @@ class Semiring(Written):
 
 
 def semiring(function: Callable[..., Any], reduce: str | Reduction = "sum", kind: str = "float") -> Semiring:
-    """What stands for multiplication and addition in `tilewright.Gemm(m, n, k, semiring=...)`, for `compile`, `plan`
-    and `simulate`: a function of two numbers, which is called once, and a reduction, both as of tilewright.contract.
-    `kind`: "float", or "int" where both operands are integers. Conditions count as 0 and 1.
+    """The arithmetic of tilewright.contract for a problem, `tilewright.Gemm(m, n, k, semiring=...)`: a function of two
+    numbers, called once, in place of the multiplication, and a reduction in place of the addition. `kind`: "float", or
+    "int" if both operands are integers. Conditions count as 0 and 1.
 
-    ValueError for a reduction that there is not; TypeError for a function of other parameters and for what it may not
-    do (TracingError, with the line).
+    ValueError for an unknown reduction; TypeError for a function with other parameters or operations that it may not
+    use (TracingError, with the line).
     """
     if not isinstance(reduce, (str, Reduction)):
         raise TypeError(f"reduce must be the name of a reduction or a tw.Reduction, not {reduce!r}")

@@ -35,34 +35,35 @@ def quantize(x: ArrayLike, format: object, axis: int | None = -1, *, group: int 
              zero_points: bool = False, nibbles: bool | None = None) -> Any:
     """x in a format of few bits, with scales.
 
-    A Quantized in a block-scaled format: mxfp8 (of e4m3fn), mxfp8_e5m2, mxfp6 (of e2m3), mxfp6_e3m2, mxfp4 (of e2m1) or
-    nvfp4 (of e2m1 too). A Scaled, with f32 scales for whole rows, columns or the array, in integers of at most 16
-    bits or floats of smaller range than f32: i8, i4, e4m3fn, e5m2 and others.
+    In a block-scaled format, mxfp8 (its elements are e4m3fn), mxfp8_e5m2, mxfp6 (e2m3), mxfp6_e3m2, mxfp4 (e2m1) or
+    nvfp4 (e2m1), the result is a Quantized. In integers of at most 16 bits and floats of smaller range than f32 (i8,
+    i4, e4m3fn, e5m2 and others) it is a Scaled, with f32 scales for whole rows, columns, groups or the array.
 
-    x       an array of numbers that are not complex, of any format, any shape with at least one axis, any strides; or a
-            tensor of torch's on the CPU, also of bf16 or fp8.
-    axis    along which neighbours share a scale: 32 in MX formats, 16 in nvfp4, and all in others. For a product it is
-            k: -1 of the left operand, for a scale per row, -2 of the right one (or -1 of one that trans_b transposes),
-            for a scale per column. None, not for blocks: all of x has one scale. A last block of fewer is filled up
-            with zeros.
+    x       an array of real numbers in any format, with at least one axis and any strides; or a torch tensor on the
+            CPU, bf16 and fp8 included.
+    axis    the axis along which neighbours share a scale: 32 of them in MX formats, 16 in nvfp4, all in others. For a
+            product it is k: -1 for the left operand (a scale for each row), -2 for the right one (a scale for each
+            column), or -1 if trans_b transposes it. None (not for blocks): all of x has one scale. The last block is
+            filled up with zeros.
 
-    group       of formats that are not block-scaled: how many neighbours along `axis` share a scale, as 128. None: all.
-    zero_points True: of integers, with a zero point beside each scale: numbers are (element - zero point) * scale, and
-                elements make use of the format's whole range where numbers are mostly of one sign.
+    group       for formats that are not block-scaled: how many neighbours along `axis` share a scale. None: all.
+    zero_points True, for integers: each scale has a zero point, too. Numbers are (element - zero point) * scale,
+                so that elements use the format's whole range even if most numbers have one sign.
     nibbles     whether i4, u4 and e2m1 have two elements to a byte, along the last axis. None: if there are groups.
 
-    In i8 and its like a scale is the largest size / the format's largest number, an f32 of at least 2^-126, and 1 for
-    zeros; elements are x / scale, in f32 (f64 where x has more digits than f32), rounded to nearest even. nan and inf
-    are a ValueError for integers, negative numbers are one for unsigned formats.
+    In formats that are not block-scaled a scale is the largest absolute value divided by the format's largest number,
+    an f32 of at least 2^-126 (1 if all are zero). Elements are x / scale, in f32 (f64 where x has more digits than
+    f32), rounded to nearest even. ValueError for nan and inf in integer formats, and for negative numbers in unsigned
+    ones.
 
-    In block-scaled formats rounding is once, to nearest even, from the numbers as they are (f64 too), subnormal
-    elements included. Numbers between the largest element and the next power of two saturate, as the specification
-    says: with the largest number of a block in f = [1, 2) times a power of two, those are f > 1.75 in mxfp8 and
-    mxfp6_e3m2 and mxfp8_e5m2, f > 1.875 in mxfp6 and f > 1.5 in mxfp4.
+    In block-scaled formats numbers are rounded once, to nearest even, subnormal elements included. Numbers between
+    the largest element and the next power of two saturate, as the OCP specification says: if the largest number of a
+    block is f times a power of two with f in [1, 2), those are f > 1.75 in mxfp8, mxfp6_e3m2 and mxfp8_e5m2, f > 1.875
+    in mxfp6 and f > 1.5 in mxfp4.
 
-    The specification's rule is one for numbers. nan and inf are kept here, and the scale is that of the finite
-    numbers: they stay unchanged where the element format has them (e5m2), inf becomes nan where it has only that
-    (e4m3fn), and where it has neither (6 and 4 bits), the scale is nan and with it the block.
+    The specification does not say what becomes of nan and inf. Here the scale is that of the finite numbers. nan and
+    inf stay if the element format has them (e5m2), inf becomes nan if it has only nan (e4m3fn); in 6 and 4 bits, which
+    have neither, the scale becomes nan, and with it the whole block.
     """
     plain = find(format)
     f = None if plain is not None else _block_format(format)

@@ -21,22 +21,22 @@ from tilewright.formats.table import BLOCK_FORMATS, FORMATS, BlockFormat, array_
 class Quantized(Decodable):
     """An array of `shape` in a block-scaled format, whose blocks lie along one of its axes.
 
-    elements    uint8 [..., bytes]: the array's other axes in their order, then its `axis`, packed as `formats.pack`
-                packs it: lowest bits first, whole blocks only (the last one filled up with zeros), so that every row
-                begins with a whole byte and has ceil(length / block) * block_bytes of them.
-    scales      uint8 [..., blocks]: a scale for each block, as e8m0's patterns: 2^(byte - 127), and 255 is nan. In
-                nvfp4 they are e4m3fn's.
-    shape       the array's shape, that of the numbers that `dequantize` gives.
+    elements    uint8 [..., bytes]: the array's other axes in their order, then its `axis`, packed as by
+                `formats.pack`: lowest bits first, whole blocks only (the last one filled up with zeros), so that every
+                row begins with a whole byte and has ceil(length / block) * block_bytes of them.
+    scales      uint8 [..., blocks]: the scale of each block as a byte of e8m0, 2^(byte - 127), where 255 is nan; in
+                nvfp4 as a byte of e4m3fn.
+    shape       the shape of the array of numbers, which `dequantize` returns.
     format      a BlockFormat, or its name.
-    axis        of shape, along which blocks lie; kept as a negative number: -1 for A, -2 for B in A @ B.
-    tensor_scale  a scale for all numbers, an f32, that nvfp4 needs; 1 in MX formats.
+    axis        the axis of shape along which blocks lie, kept as a negative number: -1 for A, -2 for B in A @ B.
+    tensor_scale  a scale for all numbers, an f32, which nvfp4 needs; 1 in MX formats.
 
     So the right operand [k, n] of a product, with blocks along k, has elements [n, bytes] and scales [n, blocks]: k is
     the contiguous axis of both operands, as AMD's scaled MFMA and NVIDIA's block-scaled MMA read them.
 
-    TypeError and ValueError if the arrays do not fit the other fields. Arrays from elsewhere, such as the weights
-    of a file, need no copy; they are not looked at, and may be of any strides. Both may be arrays in a GPU's memory
-    (torch, CuPy, DLPack), which matmul takes and dequantize refuses.
+    TypeError and ValueError if the arrays do not fit the other fields. Existing arrays, such as the weights of a file,
+    are used without a copy, with any strides; their values are not checked. Both may be in a GPU's memory (torch, CuPy,
+    DLPack): matmul takes these, dequantize does not.
     """
 
     elements: NDArray[np.uint8]
@@ -71,7 +71,8 @@ class Quantized(Decodable):
 
     @staticmethod
     def of(elements: Array, scales: Array, axis: int = -1, tensor_scale: float = 1.0) -> Quantized:
-        """From numbers that are in an element format already, one a byte as ml_dtypes keeps them, and their scales.
+        """A Quantized from elements that are in an element format already, one to a byte as in ml_dtypes, and their
+        scales.
 
         elements    an array of e4m3fn, e5m2, e2m3, e3m2 or e2m1, of any shape.
         scales      float8_e8m0fnu, or uint8 as its patterns: elements' shape with ceil(length / 32) in place of `axis`.
@@ -99,12 +100,12 @@ class Quantized(Decodable):
 
     @property
     def length(self) -> int:
-        """How many numbers there are along the axis."""
+        """How many numbers there are along the axis with blocks."""
         return self.shape[self.axis]
 
     @property
     def others(self) -> tuple[int, ...]:
-        """The other axes' lengths."""
+        """The lengths of all axes but the one with blocks."""
         return tuple(n for i, n in enumerate(self.shape) if i != self.axis + len(self.shape))
 
     @property
@@ -136,7 +137,7 @@ class Quantized(Decodable):
 
     @property
     def mT(self) -> Quantized:
-        """With the last two axes exchanged; nothing is copied. Of more than two axes the blocked one is among them."""
+        """The array with its last two axes exchanged, without a copy. The axis with blocks must be one of them."""
         if self.ndim == 2:
             return self.T
         if self.axis < -2:
@@ -187,12 +188,12 @@ def blocked_axis(axis: Any, ndim: int) -> int:
 
 
 def dequantize(q: Quantized | Scaled, dtype: object = "f32") -> Array:
-    """The numbers of q, a Quantized or a Scaled: [*q.shape] of a floating-point format.
+    """The numbers of q, a Quantized or a Scaled, as an array of q.shape in a floating-point format.
 
-    In f64 the numbers of a Quantized are exact; in f32 too, unless they are 2^128 or more, which gives inf, or of
-    nvfp4, whose tensor_scale takes a rounding. Those of a Scaled are the products of elements and scales, rounded once.
-    Other formats get them rounded once more, to nearest even, and beyond their range as `convert` with saturate=False
-    has it. A scale that is nan makes nan of all its block; nan and inf among the elements (e4m3fn, e5m2) stay.
+    The numbers of a Quantized are exact in f64. In f32 they are exact too, except from 2^128 on (inf) and in nvfp4,
+    where the multiplication by tensor_scale is rounded. The numbers of a Scaled are elements times scales, rounded
+    once. Other formats get them rounded once more, to nearest even; numbers beyond their range become inf or nan. A
+    scale that is nan makes all numbers of its block nan; nan and inf among the elements (e4m3fn, e5m2) stay.
     """
     if not isinstance(q, Decodable):
         raise TypeError(f"q must be a Quantized or a Scaled, as quantize makes them, not {type(q).__name__}")

@@ -99,21 +99,21 @@ class Nibbles(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Scaled(Decodable):
-    """An array whose numbers are (element - zero point) * scale; those along an axis, or in groups along it, share one.
+    """An array of numbers (element - zero point) * scale. Numbers along an axis, or in groups along it, share a scale.
 
     elements    an array of integers of at most 16 bits, or of floats of smaller range than f32; with `nibbles` uint8
                 that hold two of i4, u4 or e2m1 each
-    scales      f32, f16 or bf16 (the last two become f32), of as many axes: elements' length along an axis, 1 where all
-                along it share a scale, or, along one axis, ceil(length / group)
-    zeros       the zero points, of the scales' shape beside integer elements: integers in the elements' dtype, of 4
-                bits int8 or uint8; or, of NumPy's arrays, f32, f16 or bf16 (which become f32). None: all are 0
-    group       how many neighbours share a scale, along the axis on which there are several; 0: there is none
-    nibbles     of bytes with two elements each, neighbours along an axis, the first in the lower half: their format,
-                "i4", "u4" or "e2m1", of the last axis; or (format, axis, length), the length being that of the array of
-                numbers along the axis. None: each element has a byte, or more, of its own
+    scales      f32, f16 or bf16 (the last two become f32), with as many axes as the numbers; along each axis its
+                length, or 1 if all numbers along it share a scale, or, along one axis, ceil(length / group)
+    zeros       the zero points, with the scales' shape, for integer elements: integers in the elements' dtype (int8 or
+                uint8 for 4 bits); or, for NumPy's arrays, f32, f16 or bf16 (which become f32). None: all are 0
+    group       how many neighbours share a scale, along the axis that has groups; 0: there are no groups
+    nibbles     for bytes with two elements each, neighbours along an axis, the first in the lower half: their format,
+                "i4", "u4" or "e2m1", along the last axis; or (format, axis, length), length being that of the array of
+                numbers along the axis. None: each element has its own byte or more
 
-    TypeError and ValueError for other arrays. Elements are not copied. All may be arrays in a GPU's memory (torch,
-    CuPy, DLPack), whose numbers dequantize refuses.
+    TypeError and ValueError for other arrays. Elements are not copied. All may be in a GPU's memory (torch,
+    CuPy, DLPack); dequantize refuses these.
     """
 
     elements: Array
@@ -189,7 +189,7 @@ class Scaled(Decodable):
 
     @property
     def axis(self) -> int | None:
-        """Along which there are groups, a negative number; None: there are none."""
+        """The axis with groups, a negative number; None: there are no groups."""
         shape, scales = self.shape, tuple(self.scales.shape)
         return next((i - len(shape) for i, (n, length) in enumerate(zip(scales, shape)) if n not in (1, length)), None)
 
@@ -200,7 +200,7 @@ class Scaled(Decodable):
 
     @property
     def plain(self) -> bool:
-        """Whether scales are those of rows, columns or all, and there is nothing else."""
+        """Whether there is a scale for each row, each column or the whole array, without groups and zero points."""
         return self.axis is None and self.zeros is None and self.nibbles is None
 
     @property

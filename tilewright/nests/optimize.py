@@ -40,11 +40,11 @@ def optimize(f: Callable[..., Any] | Loops | Function, *args: Any, grid: int | S
 
     f           a Python function of loops, as `tilewright.loops` takes it, or such a one; or a kernel recorded with
                 tilewright.ir.Kernel, for CTAs of a GPU too, whose pointers then are contiguous arrays
-    args        arrays where they will be, of the shapes, strides and formats of later calls, whole numbers and floats;
-                in place of an array its shape, of f32. Their elements are neither read nor written here
+    args        arrays with the shapes, strides, formats and device of later calls, whole numbers and floats; a shape in
+                place of an array stands for one of f32. Elements are neither read nor written here
     grid        of a recorded kernel for CTAs: how many a launch has, as in tilewright.simulate
-    target      whose plans are named, of arrays that are not there yet: by default this machine's processor, or the
-                GPU that has the arrays
+    target      the chip for which plans are named: by default this machine's processor, or the GPU that has the
+                arrays
 
     search      False: loops that are no contraction run as they are written, which takes no time to find out
     timed       False: their schedules are ranked by estimates, and not timed

@@ -21,28 +21,29 @@ def kernel(emit: Callable[..., Any] | None = None, /, **given: Any) -> Any:
     `tilewright.get_num_threads()` says where that pays; with arrays in a GPU's memory (torch, CuPy, DLPack,
     __cuda_array_interface__) there, on their library's stream. The emitter's parameter `threads` is None for a CPU, and
     on a GPU the threads of a CTA, 256 or what `tw.kernel(emit, threads=128)` says; `warp` is the lanes of its warps;
-    others need defaults. `grid=` of a call is the number of CTAs; unless given, one, and of a kernel of `each` so many
-    that each thread, or row, has a round. TypeError, ValueError or OverflowError for arguments that do not fit the
-    kernel's parameters.
+    others need defaults. `grid=` of a call is the number of CTAs. By default it is one, or for a kernel of `each`
+    enough that each thread, or each row, has one iteration. TypeError, ValueError or OverflowError for arguments that
+    do not fit the kernel's parameters.
 
     a*b + c of floats in a kernel is one operation with one rounding, on all targets and in the simulator; `with
     k.exact():` keeps operations apart.
 
-    With parameters, UPPER keywords are those of the emitter that may vary, each with the values it may have. The
-    emitter may also have `threads` and `warp`, as above, and `target`, which gets the chip's record. The other keywords
-    describe launches, as functions whose arguments are taken by name from the parameters, the arguments of the call (by
-    the names that the recorded kernel gives them; of an array only shape, dtype and device may count) and `target`:
+    Keywords in UPPER case are parameters of the emitter that may vary, each with a list of values; `tune` finds the
+    best. The emitter may also have `threads` and `warp`, as above, and `target`, which gets the chip's record. The
+    other keywords are functions that describe launches. Their arguments are taken by name from the parameters, the
+    arguments of the call (by the names in the recorded kernel; only the shape, dtype and device of an array may be
+    used) and `target`:
 
-    grid        CTAs along x, y and z, as simulator.run takes them; nothing for a function of a CPU
-    check       a sentence that says what is wrong with a configuration, or several, or None
-    shared      bytes of shared memory, where they are to be known before the kernel is recorded
-    tile        sizes, which are arguments of the call, and the extent of one tile of each: {"m": L, "n": L, "k": S}.
-                Counts for large sizes follow from simulated launches of one and two tiles; without `tile` what is
-                simulated is the whole call
-    arrays      the other arguments of a call with small sizes: shapes of arrays, and numbers. Without it they are those
+    grid        the number of CTAs along x, y and z; not for a function of a CPU
+    check       a sentence, or several, on what is wrong with a configuration, or None
+    shared      bytes of shared memory, if they must be known before the kernel is recorded
+    tile        the extent of one tile along each size that is an argument of the call: {"m": L, "n": L, "k": S}. With
+                it counts for large sizes follow from simulated launches of one and two tiles; without it the whole call
+                is simulated
+    arrays      the other arguments of a call with small sizes: shapes of arrays, and numbers. By default those
                 of the call
-    reference   what a call must compute: arrays by the names of arguments. Without it, results of all configurations
-                are compared with the first's
+    reference   the right results: arrays by the names of arguments. Without it, results of all configurations
+                are compared with those of the first
     tolerance   the largest error of a result, as a share of the reference's largest number; by default 1000 units of
                 the format's last place, for integers 0
 

@@ -41,17 +41,17 @@ def simulate(kernel: Any, *args: Any, out: Array | None = None, alpha: float = 1
              target: GpuTarget | AmdTarget | str | None = None) -> Report:
     """Run a kernel in NumPy, and report the traffic and instructions of each of its lines; a Fault if it is incorrect.
 
-    simulate(kernel, a, b[, out])               what `compile` made, for a CPU or a GPU: alpha * A @ B + beta * out as
-                                                `kernel(a, b, out)` computes it, to the last bit; `report.result`.
-                                                a and b: arrays [m, k] and [k, n] of the problem's formats; of
-                                                a block-scaled one Quantized, with blocks along k; scale_a and
+    simulate(kernel, a, b[, out])               a result of `compile`, for a CPU or a GPU: `report.result` is alpha *
+                                                A @ B + beta * out as by `kernel(a, b, out)`, to the last bit.
+                                                a and b: arrays [m, k] and [k, n] in the problem's formats, or
+                                                Quantized with blocks along k for block-scaled ones; scale_a and
                                                 scale_b as for that call
-    simulate(function, *args, grid=(x, y, z))   a kernel as it is recorded, on arguments in the order of its parameters;
+    simulate(function, *args, grid=(x, y, z))   a recorded kernel, on arguments in the order of its parameters;
                                                 with a `target`, a GPU or its name, the report has the
                                                 occupancy, and counts conflicts over that chip's banks
 
     Threads, warps and CTAs run as on the machine, and a race between them is a Fault, as is any access outside the
-    arrays or of unwritten elements. For any target, on any machine. For problems of a few hundred rows and
+    arrays or of unwritten elements. It works for any target, on any machine, for problems of a few hundred rows and
     columns: a CPU kernel takes about a second for a million multiply-adds, a GPU kernel for some ten million.
     """
     if isinstance(kernel, Function):

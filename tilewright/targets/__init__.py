@@ -39,10 +39,10 @@ def target(name: Target | str) -> Any:
     a chip, such as "mi325x", "h100", "rtx5090", "b200" or "zen4". NVIDIA's chips after Hopper ("sm_100", "sm_120") have
     the record of sm_89, whose code they run, with numbers of their own.
 
-    An instruction set's has the caches and the cores of this machine where that is of the same family, else those of a
-    well-known chip and one core, as a CPU by the name of its chip has; a GPU's has the numbers of a well-known chip.
-    `.runnable` says whether this machine can run it. A record is returned as it is. ValueError for any other name,
-    TypeError for other types.
+    The record of an instruction set has this machine's caches and cores if this machine has that instruction set's
+    family; otherwise, and for a CPU by the name of its chip, those of a well-known chip with one core. That of a GPU's
+    architecture has the numbers of a well-known chip. `.runnable` says whether this machine can run it. A record is
+    returned as it is. ValueError for any other name, TypeError for other types.
     """
     if isinstance(name, Target):
         return name

@@ -29,25 +29,25 @@ def explain(what: Any, *args: Any, target: Any = None, plan: Any = None, measure
     or see its `svg()`, `html()` and `record()`; a notebook shows pictures.
 
     explain(problem[, target[, plan]])      a Gemm, by the plan that tilewright.matmul runs for contiguous operands
-    explain(kernel)                         what tilewright.compile made, by its plan
-    explain(function, *args, target=)       a recorded kernel, also a block program, an emitter of tilewright.kernel or
-                                            one with parameters, on the arguments of a call: counted in the simulator,
-                                            on copies. One with parameters is compared with its other configurations
-                                            What is saved by a*b + c as one operation (FMA) is said, too
+    explain(kernel)                         a result of tilewright.compile
+    explain(function, *args, target=)       a recorded kernel, a block program, or an emitter of tilewright.kernel, on
+                                            the arguments of a call, which are copied: counted in the simulator. An
+                                            emitter with parameters is compared with its other configurations. It also
+                                            says how many operations are fused (a*b + c as one FMA)
 
-    target      a CPU or a GPU, or its name. Of a kernel for a GPU's CTAs it must be given unless its arrays are there
-    plan        one to explain, or its text, instead of the one that tilewright.matmul would use
+    target      a CPU or a GPU, or its name. It must be given for a kernel of CTAs unless its arrays are on a GPU
+    plan        the plan to explain, or its text, instead of the one that tilewright.matmul would use
     simulate    of a problem: also simulate a small product by this plan, a few tiles, and count what it moves
-    measure     also run it, and say how fast it is; of a problem also read hardware counters where there are any: on
+    measure     also run it, and say how fast it is; for a problem also read hardware counters where there are any: on
                 CPUs by Linux's perf_event_open, on NVIDIA's GPUs by ncu if it is installed. RuntimeError where this
                 machine cannot run the target
-    threads     of a CPU, how many the plan may use; by default as many as matmul would
+    threads     on a CPU, how many the plan may use; by default as many as matmul would
     algorithm   that of tilewright.matmul, in place of a plan
-    grid        of a recorded kernel for a GPU: as in tilewright.simulate
+    grid        for a recorded kernel of a GPU: as in tilewright.simulate
 
-    Predicted rates of CPUs rest on the ceilings that `tilewright doctor` measured, or on the model's defaults; the text
-    says on which. With `measure`, the machine is measured too if it was not. TypeError or ValueError for anything else,
-    and for options that do not go with what is explained.
+    Predicted rates of CPUs are computed from the ceilings that `tilewright doctor` measured, or from the model's
+    defaults; the text says from which. With `measure`, the ceilings are measured if they were not. TypeError or
+    ValueError for other arguments, and for options that do not apply.
     """
     if hasattr(what, "problem") and hasattr(what, "plan"):              # a CompiledGemm
         _only(what, grid=grid, plan=plan, algorithm=algorithm, target=target, arguments=args or None)

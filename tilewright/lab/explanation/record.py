@@ -114,11 +114,11 @@ class Section:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What `tilewright.explain` found. `print` shows it as text, a notebook as a picture too.
+    """The result of `tilewright.explain`. `print` shows it as text, a notebook as a picture too.
 
-    title, plan, origin, violations     what is explained; sentences that say why it cannot run, if it cannot
+    title, plan, origin, violations     name, plan and where that comes from; sentences that say why it cannot run
     tiles, levels, time, alternatives   tiles within tiles; bytes by level of memory; seconds by cause; other plans
-    resources, instructions             of a kernel: registers, shared memory, occupancy; counts by kind
+    resources, instructions             for a kernel: registers, shared memory, occupancy; counts by kind
     sections                            the same and more in words
     """
     problem: Any                        # a Gemm; of a kernel its name
@@ -144,11 +144,11 @@ class Explanation:
 
     @property
     def ceilings(self) -> Measured | None:
-        """This machine's, if they are known."""
+        """The measured ceilings of this machine, if they are known."""
         return self.basis.ceilings if self.basis else None
 
     def level(self, name: str) -> Level:
-        """KeyError, with the names that there are, for another one."""
+        """The level of memory with this name. KeyError, with the names that exist, for another one."""
         for each in self.levels:
             if each.name == name:
                 return each
@@ -176,7 +176,7 @@ class Explanation:
 
     @classmethod
     def of_record(cls, record: Mapping[str, Any]) -> Explanation:
-        """The explanation that `record` wrote; target and plan are texts then. ValueError for another schema."""
+        """An explanation from the data of `record`; its target and plan are texts. ValueError for another schema."""
         if record.get("schema") != SCHEMA:
             raise ValueError(f"an explanation has schema {SCHEMA}, and this has {record.get('schema')!r}")
         found = {name: value for name, value in record.items() if name != "schema"}

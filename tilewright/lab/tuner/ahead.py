@@ -51,14 +51,15 @@ def build(shapes: Shapes, path: str | os.PathLike[str], target: Any = None, *,
     path        the file, which is written whole or not at all
     target      a record, or the name of one: "sm_90a", "gfx942", "x86-avx512", "zen4"; by default this machine's
                 processor. It need not be here
-    threads     of a CPU's products: numbers of threads that calls will use; by default those that a file of shapes has,
+    threads     on CPUs: numbers of threads that calls will use; by default those in the file of shapes,
                 else as many as tilewright.plan takes. None for a GPU
     workers     processes that compile; by default one for each CPU, up to 16
-    listen      called with words on what is done next
+    listen      called with a sentence on each step
 
-    Plans are those of tilewright.plan for contiguous operands, measured ones first. A bundle for NVIDIA's GPUs holds
-    PTX, and machine code beside it if ptxas is installed: without that the driver assembles a kernel when it is first
-    used, which takes long. ValueError if no product is left, with the reasons; OSError if the file cannot be written.
+    Plans are those of tilewright.plan for contiguous operands. A bundle for NVIDIA's GPUs holds
+    PTX, and also machine code if ptxas is installed: without that the driver assembles a kernel when it is first
+    used, which is slow. ValueError with the reasons if no product can be compiled; OSError if the file cannot be
+    written.
     """
     chip, place, say = coerce(target), Path(path), listen or (lambda what: None)
     counts = _counts(threads, chip)

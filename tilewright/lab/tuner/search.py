@@ -108,28 +108,27 @@ def figures(r: Row) -> tuple[str, ...]:
 def tune(problem: Any, *args: Any, target: Target | str | None = None, threads: int | None = None,
          time_limit: float | None = None, candidates: int | None = None, vendor: bool | None = None,
          listen: Listener | None = None) -> Any:
-    """Measure the plans for a problem, a Gemm, that the model ranks best; tilewright.matmul uses the fastest from then
-    on. Its semiring, epilogue and prologues are measured with it, by contract or matmul on CPUs; on GPUs with the
-    prologues that kernels evaluate, and behind the passes of others. Or find the configuration of a kernel
+    """Measure the plans that the model ranks best for a problem (a Gemm), with its epilogue, prologues and semiring;
+    tilewright.matmul uses the fastest from then on. Or find the best configuration of a kernel
     (tilewright.kernel) for these arguments of a call:
 
         tilewright.tune(problem, target)
         tilewright.tune(kernel, *args, target=target)
 
-    Every configuration of a kernel is recorded, compiled and counted in the simulator; the `candidates` with the least
-    predicted time are verified there (races, bounds, results), and timed where the target is this machine's. What is
-    found is used by the next call of the kernel with such sizes. Its `args` are those of a call; arrays may be NumPy's
-    for a GPU's target too, and are copied. The answer is a tuner.tuned.Tuned: print it, or take `.best`. Without the
-    device it ranks, and says so.
+    Every configuration of a kernel is recorded, compiled and counted in the simulator. The `candidates` with the least
+    predicted time are verified there (races, bounds, results), and timed if the target is this machine's; otherwise the
+    ranking is the result. The next call of the kernel with similar sizes uses the best. `args` are those of a call;
+    arrays are copied, and may be NumPy's for a GPU's target, too. The result is a tuner.tuned.Tuned: print it, or take
+    `.best`.
 
-    target       a CPU that this machine is, or its name; by default the one that tilewright.detect() gives. Or a GPU's:
-                 the first device of that architecture is measured, and what is found holds for its model and driver
+    target       a CPU target of this machine, or its name; by default that of tilewright.detect(). Or a GPU's:
+                 the first device of that architecture is measured, and the result holds for its model and driver
     threads      how many threads the products use; by default tilewright.get_num_threads(). None on a GPU
-    time_limit   seconds, by default 20 on a CPU and 10 on a GPU. Measuring stops then, and the results so far count; it
-                 stops before if it is certain within half a percent which plan wins
+    time_limit   seconds, by default 20 on a CPU and 10 on a GPU. Measuring stops then with the results so far, or
+                 earlier if it is certain within half a percent which plan wins
     candidates   how many plans are tried, beside the one in use: by default 12, and 32 on a GPU
-    vendor       whether what wins is also compared with another library: NumPy's BLAS, by default, and on a GPU torch,
-                 whose import takes seconds, only if it is true. The rows say which, and its time over ours
+    vendor       whether the winner is also compared with another library: on a CPU NumPy's BLAS, by default yes; on a
+                 GPU torch, by default no, since its import takes seconds. The rows give its time over ours
     listen       called with every event of the measurement (tuner/child.py lists them), for a progress bar
 
     A plan replaces the one in use only if it is faster by more than the noise. The results go to `store.path()`, with

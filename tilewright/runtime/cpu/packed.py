@@ -49,16 +49,16 @@ FIELDS = {"tilewright": str, "target": str, "shape": list[int], "dtype": str, "a
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Packed:
-    """A matrix [..., k, n] whose panels are packed once and multiplied many times: what `tilewright.pack` makes.
+    """A matrix [..., k, n] that was packed once, to be multiplied many times: the result of `tilewright.pack`.
 
-    shape       of the matrix, or of the stack of matrices, as it is multiplied
-    dtype       of its numbers
+    shape       the shape of the matrix, or of the stack of matrices
+    dtype       the dtype of its numbers
     a           the dtype of the left operands
     sums        the dtype in which products are added up
     word        the elements of its panels: numbers of a format, words of several steps of k, or tiles of AMX
-    plan        the plan of its products; for other numbers of rows and threads only the register tile and kc stay
+    plan        the plan of its products; other numbers of rows and threads change all but the register tile and kc
     target      the instruction set for which it was packed
-    nbytes      memory that it takes
+    nbytes      the memory that it takes, in bytes
 
     It holds no reference to the original array, and cannot be converted back into an array. `save` writes it to a file,
     which tilewright.load reads.
@@ -92,7 +92,7 @@ class Packed:
         return engine.looked_up(self._recipes, (c.shape[0], a.strides, c.strides, c.dtype, threads), build)
 
     def planned(self, product: lowering.Product) -> engine.Planned:
-        """The plan of a product with these panels."""
+        """The plan of a product with this operand."""
         return self._by_plan(lowering.lower(product, self.target, self.word if self.word in BY_NAME else ""))
 
     def _by_plan(self, lowered: lowering.Lowered) -> engine.Planned:
@@ -119,7 +119,7 @@ class Packed:
                         "used, or save it to a file")
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a file that tilewright.load reads on processors for whose target it was packed. OSError if it cannot be
+        """Write a file that tilewright.load reads on processors of the same target. OSError if it cannot be
         written."""
         index = {"tilewright": __version__, "target": self.target.name, "shape": list(self.shape),
                  "word": self.word, "plan": str(self.plan), "asked": self._asked, "factor": float(self._factor)}

@@ -204,11 +204,11 @@ def detect(family: Literal["amd", "rocm"]) -> AmdTarget: ...
 @overload
 def detect(family: str) -> Any: ...
 def detect(family: str = "cpu") -> Any:
-    """The target record of this machine's processor, or with "nvidia" or "cuda" that of its first CUDA
+    """The target record of this machine's processor; with "nvidia" or "cuda" that of its first CUDA
     device, with "amd" or "rocm" that of its first AMD GPU.
 
-    The processor's is the widest instruction set that it can run, or the one that TILEWRIGHT_TARGET names. RuntimeError
-    if there is none, no such GPU, or no driver or package to reach it.
+    For the processor it is the widest instruction set that it can run, or the one that TILEWRIGHT_TARGET names.
+    RuntimeError if there is none, no such GPU, or no driver or package to reach it.
     """
     if family == "cpu":
         return targets.detect()
