@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.api import tensors
 from tilewright.ir import Function
 from tilewright.nests.domain import check
 from tilewright.nests.given import arguments
@@ -26,6 +27,7 @@ from tilewright.nests.running import verified
 from tilewright.nests.running.execution import Execution, Given, distinct, look
 from tilewright.nests.running.run import Loops, kind
 from tilewright.problem import Gemm
+from tilewright.runtime.gpu.arrays import library_of
 
 VERIFIED: set[tuple[Any, ...]] = set()          # nests with the sentences of their products that agreed
 
@@ -147,6 +149,7 @@ class Optimized:
     def __init__(self, nest: LoopNest, given: Given, target: Any = None, block: int = BLOCK, without: str = "") -> None:
         """`without`: why no product is looked for."""
         self.nest = nest
+        self._known: Any = ()           # arrays of an earlier call
         self.smaller: Callable[..., Any] = lambda shapes, sizes: (
             (nest, *more) for more in verified.smaller(nest, shapes, sizes))
         self.names = [p.name for p in nest.parameters]
@@ -189,6 +192,8 @@ class Optimized:
                                 f"by position and {', '.join(named) or 'none'} by name")
             args = (*args, *[named[name] for name in left])
         plain = all(type(x) in (np.ndarray, int, float) for x in args)
+        if not plain and self._known and self._again(args):
+            return
         given = Given(args, args, None) if plain else look(self.names, args)
         arrays, seen, numbers = dict[str, Any](), dict[str, Any](), dict[str, Any](self.sizes)
         for p, x, shadow, expected in zip(self.nest.parameters, args, given.seen, self.layout):
@@ -206,11 +211,49 @@ class Optimized:
         for a, b in self.apart:
             if np.may_share_memory(seen[a], seen[b]):
                 raise ValueError(f"{self.nest.name} was optimized for {a} and {b} that share no memory, and these do")
+        if not plain:
+            self._remember(args, seen)
         for step in self.steps:
             for product in step.products:
                 product.run(arrays, numbers)
             if not step.products:
                 step.run(given)
+
+    def _remember(self, args: Sequence[Any], seen: Mapping[str, Any]) -> None:
+        """That these tensors, or arrays on a GPU, are what was expected: the next ones need not be looked at."""
+        own = [x for x, p in zip(args, self.nest.parameters) if p.name in seen]
+        library = library_of(*own) or tensors.HOST
+        asked = library.asked(own)
+        if asked is None or any(step.loops is not None for step in self.steps):
+            return
+        names = [*seen]
+        self._known = (library, asked[0], [(names.index(a), names.index(b)) for a, b in self.apart],
+                       [_span(x) for x in seen.values()])
+
+    def _again(self, args: Sequence[Any]) -> bool:
+        """Compute the results of arrays like those of an earlier call; False if they are others."""
+        library, key, apart, spans = self._known
+        places = [p.kind in ("array", "pointer") for p in self.nest.parameters]
+        asked = library.asked([x for x, array in zip(args, places) if array])
+        if asked is None or asked[0] != key:
+            return False
+        at = [(where + first, where + last) for where, (first, last) in zip(asked[1], spans)]
+        if any(at[a][0] < at[b][1] and at[b][0] < at[a][1] for a, b in apart):
+            return False
+        arrays, numbers = dict[str, Any](), dict[str, Any](self.sizes)
+        for p, x, expected in zip(self.nest.parameters, args, self.layout):
+            if p.kind == "array":
+                arrays[p.name] = x
+            elif p.kind == "pointer":
+                arrays[p.name] = x.reshape(-1)
+            elif type(x) is float and p.kind == "number":
+                numbers[p.name] = x
+            elif type(x) is not int or x != expected:
+                return False
+        for step in self.steps:
+            for product in step.products:
+                product.run(arrays, numbers)
+        return True
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.steps)) or "nothing: all loops are empty"
@@ -238,6 +281,12 @@ class Optimized:
     def _sentence(self) -> tuple[str, ...]:
         """What the products are; strides of pointers are numbers, other ones for other sizes."""
         return tuple(re.sub(r"\d+", "n", str(step.products[0])) for step in self.steps if step.products)
+
+
+def _span(x: np.ndarray) -> tuple[int, int]:
+    """The first byte of its elements and the one behind the last, from its address on."""
+    ways = [(n - 1) * stride for n, stride in zip(x.shape, x.strides)]
+    return sum(min(way, 0) for way in ways), sum(max(way, 0) for way in ways) + x.itemsize
 
 
 def laid_out(x: np.ndarray) -> tuple[Any, ...]:

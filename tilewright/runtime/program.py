@@ -33,9 +33,9 @@ class Buffers:
                        for i, x in enumerate(self.keep) if x is not None}
 
     def number(self, x: Any) -> int:
-        """Which address is an array's, or is 0. LookupError if it is in no buffer."""
-        if type(x) is int and not x:
-            buffer, offset = -1, 0
+        """Which address is an array's, or that of all calls. LookupError if it is in no buffer."""
+        if type(x) is int:
+            buffer, offset = -1, x
         else:
             buffer, offset = self._roots[id(root(x))]
             offset = address(x) - (offset if buffer >= 0 else 0)
@@ -61,7 +61,7 @@ class Recorder:
         self.whole = True
 
     def step(self, make: Make, arrays: Sequence[Any]) -> None:
-        """Arrays may be the address 0 instead."""
+        """Arrays may be addresses instead, which all calls have."""
         self.noted.append((make, arrays))
 
     def steps(self, buffers: Buffers) -> list[Run] | None:

@@ -24,14 +24,15 @@ from tilewright.problem import SCALE_BLOCKS
 
 
 def parameters(s: GpuShape, SUMS: Type, split: Split, WHEN: str = "", GROUPED: str = "",
-               types: tuple[Type, Type] | None = None) -> dict[str, Any]:
+               types: tuple[Type, Type] | None = None, GATHERED: str = "") -> dict[str, Any]:
     """The parameters of C[m, n] = alpha * A @ B + beta * C in the order of a launch; there are no alpha and beta with a
     semiring. SUMS: the type in which products are added up. `types`: of elements of A and of B in memory.
 
     Of a batch there are `batch` such products, from one matrix of each operand to the next stride_a, stride_b and
     stride_c elements; 0 where all products have the same matrix. Operands that are terms (rewrite.py) are plane_a and
     plane_b elements from one to the next. WHEN: see `arguments`. GROUPED: see groups.py; of "m" there is
-    stride_of_b_NAME, too, from the numbers beside a group's B to the next one's."""
+    stride_of_b_NAME, too, from the numbers beside a group's B to the next one's. GATHERED: an operand's rows and steps
+    of k lie where two tables of elements say."""
     batch, factor = s.batch != 1, f64 if SUMS == f64 else f32
     apart = {"batch": i32, "stride_a": i64, "stride_b": i64, "stride_c": i64} if batch else {}
     planes: dict[str, Any] = {"plane_a": i64, "plane_b": i64} if s.terms else {}
@@ -39,12 +40,13 @@ def parameters(s: GpuShape, SUMS: Type, split: Split, WHEN: str = "", GROUPED: s
     contiguous = "a"*(s.layout[0] == "t") + "b"*(s.layout[1] == "n")
     before = auxiliary.parameters(texts.auxiliary("", s.prologue_a, s.prologue_b), GROUPED == "m", contiguous)
     offsets: dict[str, Any] = {"offsets": ptr(i32)} if GROUPED else {}
+    tables: dict[str, Any] = {"rows": ptr(i32), "steps": ptr(i32)} if GATHERED else {}
     alpha, beta = ({name: factor if s.scales else SUMS} if not s.semiring else {} for name in ("alpha", "beta"))
     scales = auxiliary.scales(i8 if s.scaled else factor if s.scales else None, s.scales in SCALE_BLOCKS)
     a, b = types or operand_types(s)
     return {"m": i32, "n": i32, "k": i32, **alpha, "a": ptr(a), "lda": i64, "b": ptr(b), "ldb": i64,
             **auxiliary.parameters(scales, batch), **beta, "c": ptr(memory_type(s.out)), "ldc": i64, **apart, **offsets,
-            **planes, **special, **auxiliary.parameters(texts.auxiliary(s.epilogue), batch), **before,
+            **tables, **planes, **special, **auxiliary.parameters(texts.auxiliary(s.epilogue), batch), **before,
             **split.parameters(SUMS)}
 
 

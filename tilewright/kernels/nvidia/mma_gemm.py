@@ -22,6 +22,7 @@ from tilewright.kernels.gpu.transform import Transform
 from tilewright.kernels.gpu.work import Work, arguments, parameters, share
 from tilewright.kernels.narrow import memory_type
 from tilewright.kernels.nvidia import result
+from tilewright.kernels.nvidia.gathered import placed
 from tilewright.kernels.nvidia.matrices import Blocks, arranged
 from tilewright.kernels.nvidia.operand import SmemOperand
 from tilewright.kernels.nvidia.result import Result, Staging
@@ -36,8 +37,8 @@ from tilewright.targets.nvidia import TARGETS
 READS = 64 * 32         # of a warp's tile, from which on reads before copies gain; not of tf32, which is rounded first
 
 
-def emit_mma_gemm(shape: GpuShape, plan: NvidiaPlan, ARCH: str = "sm_80", WHEN: str = "", GROUPED: str = ""
-                  ) -> Function:
+def emit_mma_gemm(shape: GpuShape, plan: NvidiaPlan, ARCH: str = "sm_80", WHEN: str = "", GROUPED: str = "",
+                  GATHERED: str = "") -> Function:
     """C[m, n] = alpha * A @ B + beta * C, row-major; beta = 0 never reads C. ARCH: the target, whose instructions are
     those that multiply most of these formats at once.
 
@@ -47,6 +48,7 @@ def emit_mma_gemm(shape: GpuShape, plan: NvidiaPlan, ARCH: str = "sm_80", WHEN: 
     own. Operands that are terms (rewrite.py) have layout "nt", plane_a and plane_b elements from one to the next.
     `workspace` has a tile of sums for each part of each tile: see split_k.Split. WHEN: see work.arguments. GROUPED:
     what offsets divide, "m" or "k" (then the layout is "tn"): see gpu/groups.py; of a batch, with split_k = 1.
+    GATHERED: the operand, "a" or "b", whose rows and steps of k lie where tables say: see gathered.py.
     """
     s, p, split, blocks = shape, plan, Split(plan.split_k, plan.tail), SCALE_BLOCKS.get(shape.scales, 0)
     sums, scaled = p.sums(s), s.scales == "rows"
@@ -57,11 +59,12 @@ def emit_mma_gemm(shape: GpuShape, plan: NvidiaPlan, ARCH: str = "sm_80", WHEN: 
                f"_s{p.stages}_v{vector_a}x{vector_b}x{vector_c}_k{'tail' if p.tail else p.split_k}"
                f"{'' if asynchronous else '_regs'}{'_batch' if s.batch != 1 else ''}{'_scaled' if scaled else ''}"
                f"{f'_blocks{blocks}' if blocks else ''}{f'_{p.split}' if p.split else ''}"
-               f"{f'_when_{WHEN}' if WHEN else ''}{f'_groups_{GROUPED}' if GROUPED else ''}{suffix(s.epilogue)}"
+               f"{f'_when_{WHEN}' if WHEN else ''}{f'_groups_{GROUPED}' if GROUPED else ''}"
+               f"{f'_gathered_{GATHERED}' if GATHERED else ''}{suffix(s.epilogue)}"
                f"{transform.suffix(s.prologue_a, s.prologue_b)}",
                threads=p.threads, min_ctas=max(p.resident(s, TARGETS[ARCH]), 1) if sums == "f64" else 1, noalias=(
                    pointers(s.epilogue, s.prologue_a, s.prologue_b) if split.divided else True),
-               **parameters(s, scalar, split, WHEN, GROUPED))
+               **parameters(s, scalar, split, WHEN, GROUPED, GATHERED=GATHERED))
     g = arguments(k, WHEN)
     if GROUPED == "m":
         groups.clear(k, g, s.epilogue, p.threads)
@@ -70,9 +73,9 @@ def emit_mma_gemm(shape: GpuShape, plan: NvidiaPlan, ARCH: str = "sm_80", WHEN: 
     def operand(role: str, gmem: Value, ld: Value, extent: int, vector: int) -> SmemOperand:
         by_k, T = along_k[role == "b"], memory_type(ROUNDED.get(s.b, s.b) if role == "b" else ROUNDED.get(s.a, s.a))
         before = Transform.from_arguments(k, g, role, s.prologue_of(role), ALONG_K=by_k, ARCH=ARCH)
-        return SmemOperand(k, T, gmem, ld, along_k=by_k, transposed=False, EXTENT=extent, CTA_K=p.cta_k, VECTOR=vector,
-                           THREADS=p.threads, ASYNC=asynchronous, BEFORE=before,
-                           **arranged(T.bits, by_k, role == "b"))
+        return placed(g, role == GATHERED)(k, T, gmem, ld, along_k=by_k, transposed=False, EXTENT=extent, CTA_K=p.cta_k,
+                                           VECTOR=vector, THREADS=p.threads, ASYNC=asynchronous, BEFORE=before,
+                                           **arranged(T.bits, by_k, role == "b"))
 
     def terms(x: SmemOperand, plane: Value | None) -> list[SmemOperand]:
         """The operand, which is the last term if it has several, after the others."""

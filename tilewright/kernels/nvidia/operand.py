@@ -104,6 +104,19 @@ class SmemOperand:
         chunk, row = t % self.CHUNKS * self.UNIT, t // self.CHUNKS
         self.t, self.thread_p, self.thread_i = (t, chunk, row) if self.along_k else (t, row, chunk)
         self.pointers: list[Variable] = []
+        self._point(first, limit, k_first)
+        row, column = (self.thread_i, self.thread_p) if self.inner_k else (self.thread_p, self.thread_i)
+        self.places = self.swizzle.places(k, row, column, map(self._in_tile, self.passes))
+        if not self.ASYNC:
+            self.carried: Tile = k.tile(len(self.passes), 1, vec(self.S, self.UNIT // self.TOGETHER), zero=False)
+        if self.before:
+            self.first_i, self.limit, self.p = first + self.thread_i, limit, k.variable(i32, k_first)
+            self.beside = {name: k.tile(len(self.passes), count, type, zero=False)
+                           for name, (type, count) in self.before.operand_vectors(self.UNIT).items()}
+
+    def _point(self, first: Value, limit: Value, k_first: Value) -> None:
+        """A pointer for each of `sources`."""
+        k = self.k
         for offset in self.sources:
             i = k.cast(first + self.thread_i + offset, limit.type)
             if self.rows_end:
@@ -114,14 +127,6 @@ class SmemOperand:
             row, column = (i, p) if self.along_k else (p, i)
             at = self.gmem.view(self.ld, 1).at(row, column if self.TOGETHER == 1 else column // self.TOGETHER)
             self.pointers.append(k.variable(ptr(self.S), at))
-        row, column = (self.thread_i, self.thread_p) if self.inner_k else (self.thread_p, self.thread_i)
-        self.places = self.swizzle.places(k, row, column, map(self._in_tile, self.passes))
-        if not self.ASYNC:
-            self.carried: Tile = k.tile(len(self.passes), 1, vec(self.S, self.UNIT // self.TOGETHER), zero=False)
-        if self.before:
-            self.first_i, self.limit, self.p = first + self.thread_i, limit, k.variable(i32, k_first)
-            self.beside = {name: k.tile(len(self.passes), count, type, zero=False)
-                           for name, (type, count) in self.before.operand_vectors(self.UNIT).items()}
 
     def _in_tile(self, each: Pass) -> tuple[int, int]:
         """How many rows and columns of the tile in shared memory it is after the thread's own."""

@@ -21,6 +21,7 @@ from tilewright.kernels.gpu.transform import Transform
 from tilewright.kernels.gpu.work import Work, arguments, parameters, share
 from tilewright.kernels.narrow import memory_type
 from tilewright.kernels.nvidia import result
+from tilewright.kernels.nvidia.gathered import placed
 from tilewright.kernels.nvidia.operand import WIDEST, SmemOperand
 from tilewright.kernels.nvidia.result import Partition, Result, Staging, lane_grid, partition
 from tilewright.kernels.nvidia.ring import Fragments, Ring
@@ -35,21 +36,21 @@ FILE = 65536                # registers of a multiprocessor
 MOST_REGISTERS = 224        # of a thread, for terms of a semiring: with more ptxas moves so many that some are spilled
 
 
-def emit_simt_gemm(shape: GpuShape, plan: NvidiaPlan, ARCH: str = "sm_75", WHEN: str = "", GROUPED: str = ""
-                   ) -> Function:
+def emit_simt_gemm(shape: GpuShape, plan: NvidiaPlan, ARCH: str = "sm_75", WHEN: str = "", GROUPED: str = "",
+                   GATHERED: str = "") -> Function:
     """C[m, n] = alpha * A @ B + beta * C, row-major; beta = 0 never reads C. With a semiring, which stands for
     multiplication and addition, of integers too, there are no alpha and beta. ARCH: the target, whose conversions
     prologues take. `workspace` has a tile of sums for each part of each tile: see split_k.Split. WHEN: see
     work.arguments. GROUPED: what offsets divide, "m" or "k" (then the layout is "tn"): see gpu/groups.py; of a batch,
-    with split_k = 1.
+    with split_k = 1. GATHERED: the operand, "a" or "b", that tables describe: see gathered.py.
     """
     s, p, T, split = shape, plan, memory_type(shape.a), Split(plan.split_k, plan.tail)
     vector, transposed, along_k = p.vector, not p.as_stored, (s.layout[0] == "n", s.layout[1] == "t")
     lanes_m, lanes_n, threads = p.warp_m // p.thread_m, p.warp_n // p.thread_n, p.threads // p.slices
     limit = _registers(s, p, T)
-    k = Kernel(_name(s, p, WHEN, GROUPED), threads=p.threads, max_registers=p.registers or limit,
+    k = Kernel(_name(s, p, WHEN, GROUPED, GATHERED), threads=p.threads, max_registers=p.registers or limit,
                noalias=pointers(s.epilogue, s.prologue_a, s.prologue_b) if split.divided else True,
-               **parameters(s, T, split, WHEN, GROUPED))
+               **parameters(s, T, split, WHEN, GROUPED, GATHERED=GATHERED))
     g = arguments(k, WHEN)
     if GROUPED == "m":
         groups.clear(k, g, s.epilogue, p.threads)
@@ -64,8 +65,9 @@ def emit_simt_gemm(shape: GpuShape, plan: NvidiaPlan, ARCH: str = "sm_75", WHEN:
     def operand(role: str, gmem: Value, ld: Value, extent: int) -> SmemOperand:
         by_k = along_k[role == "b"]
         before = Transform.from_arguments(k, g, role, s.prologue_of(role), ALONG_K=by_k, ARCH=ARCH)
-        return SmemOperand(k, T, gmem, ld, along_k=by_k, transposed=transposed, EXTENT=extent, CTA_K=p.cta_k,
-                           VECTOR=vector, THREADS=p.threads, ASYNC=p.copy == "async", BEFORE=before)
+        return placed(g, role == GATHERED)(k, T, gmem, ld, along_k=by_k, transposed=transposed, EXTENT=extent,
+                                           CTA_K=p.cta_k, VECTOR=vector, THREADS=p.threads, ASYNC=p.copy == "async",
+                                           BEFORE=before)
     a, b = operand("a", g.a, g.lda, p.cta_m), operand("b", g.b, g.ldb, p.cta_n)
     # single elements of C, which a lane has in vectors, go through shared memory to lie side by side
     arithmetic = Arithmetic.from_text(k, T, s.semiring)
@@ -99,14 +101,15 @@ def emit_simt_gemm(shape: GpuShape, plan: NvidiaPlan, ARCH: str = "sm_75", WHEN:
     return k.function
 
 
-def _name(s: GpuShape, p: NvidiaPlan, WHEN: str, GROUPED: str) -> str:
+def _name(s: GpuShape, p: NvidiaPlan, WHEN: str, GROUPED: str, GATHERED: str) -> str:
     return (f"simt_gemm_{s.a}_{s.layout}_{p.cta_m}x{p.cta_n}x{p.cta_k}_w{p.warp_m}x{p.warp_n}"
             f"_t{p.thread_m}x{p.thread_n}_s{p.stages}_v{p.vector}_k{p.slices}x{'tail' if p.tail else p.split_k}"
             f"_{'async' if p.copy == 'async' else 'regs'}{'_along' if p.as_stored else ''}"
             f"{'_early' if p.prefetch_first else ''}{'_batch' if s.batch != 1 else ''}"
             f"{f'_c{p.vector_c}' if p.vector_c else ''}{f'_{s.out}' if s.out != s.a else ''}"
             f"{'_scaled' if s.scales else ''}{f'_when_{WHEN}' if WHEN else ''}{f'_groups_{GROUPED}' if GROUPED else ''}"
-            f"{fused.suffix(s.epilogue)}{semiring_suffix(s.semiring)}{transform.suffix(s.prologue_a, s.prologue_b)}")
+            f"{f'_gathered_{GATHERED}' if GATHERED else ''}{fused.suffix(s.epilogue)}"
+            f"{semiring_suffix(s.semiring)}{transform.suffix(s.prologue_a, s.prologue_b)}")
 
 
 def _registers(s: GpuShape, p: NvidiaPlan, T: Type) -> int:

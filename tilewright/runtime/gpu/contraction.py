@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,10 +22,12 @@ from tilewright.rules.contraction import Groups, Term
 from tilewright.rules.signature import operand, signature
 from tilewright.rules.subscripts import Terms
 from tilewright.runtime import repeats
-from tilewright.runtime.gpu import fused
+from tilewright.runtime.gpu import fused, gathered
 from tilewright.runtime.gpu.arrays import Library, Look
 from tilewright.runtime.gpu.engine import multiplied
 from tilewright.runtime.gpu.product import Run
+
+MOST_LAUNCHES = 16      # of a product of stacks
 
 
 def einsum(library: Library, given: Sequence[Any], labels: Any, output: Any, call: Call, optimize: Any,
@@ -144,9 +147,16 @@ def _pair(run: Run, a: Term, b: Term, kept: tuple[Any, ...], c: Term, sizes: dic
     if exchanged:
         a, b = b, a
     groups = contraction.groups(a, b, kept, place, second)
+    if (parts := gathered.stacks(run, a, b, groups, place)) is not None:
+        _gathered(run, parts, c, sizes, place, last)
+        return
     left, right = (_with_k(run, contraction.arranged(term, sum(of, ())), of, groups)
                    for term, of in ((a, groups.of_a), (b, groups.of_b)))
-    found = contraction.merged(left, right, contraction.arranged(place, sum(groups.of_c, ())), groups)
+    there = contraction.arranged(place, sum(groups.of_c, ()))
+    found = contraction.merged(left, right, there, groups)
+    if _launches(found) > MOST_LAUNCHES:            # each for a few rows: operands whose axes merge with those of C
+        left, right = run.copied(left, left.dtype), run.copied(right, right.dtype)
+        found = contraction.merged(left, right, there, groups)
     left, right, there = found.stacks
     dtype = there.dtype
     if last is not None:
@@ -161,6 +171,26 @@ def _pair(run: Run, a: Term, b: Term, kept: tuple[Any, ...], c: Term, sizes: dic
     if exchanged and run.invariant:                 # the rows of C^T
         left, right, there = right.swapaxes(-1, -2), left.swapaxes(-1, -2), there.swapaxes(-1, -2)
     multiplied(run, decide(Call(left, right, there, out_dtype=dtype), left, right, None, there), "out")
+
+
+def _launches(x: contraction.Operands) -> int:
+    """At most so many: of all leading axes but the longest."""
+    lead = x.stacks[2].shape[:-2]
+    return prod(lead) // max(lead) if lead else 1
+
+
+def _gathered(run: Run, parts: gathered.Stacks, c: Term, sizes: dict[Any, int], place: Term, last: Last | None) -> None:
+    """A product with an operand that is read by tables."""
+    groups, left, right = parts.groups, parts.a, parts.b
+    batch = len(groups.batch)
+    there = gathered.matrix(contraction.arranged(place, sum(groups.of_c, ())), batch, len(groups.m))
+    assert there is not None                        # groups are chosen so
+    with run.reading(parts.gather):
+        if last is None:
+            multiplied(run, decide(Call(left, right, there, out_dtype=there.dtype), left, right, None, there), "out")
+        else:
+            found = contraction.Operands(left, right, there, (batch, 1, 1, 1))
+            _last(run, last, Matrices(Terms((), c.labels, sizes), groups, found, False), left, right)
 
 
 def _last(run: Run, last: Last, seen: Matrices, a: Array, b: Array) -> None:

@@ -29,6 +29,7 @@ from tilewright.runtime.gpu import (
     blocks,
     complex_products,
     fused as fused_products,
+    gathered,
     operands,
     prologues,
 )
@@ -36,6 +37,7 @@ from tilewright.runtime.gpu.arrays import CUDA, HIP, Library, Look, Platform, ki
 from tilewright.runtime.gpu.blocks import Blocked
 from tilewright.runtime.gpu.dlpack import DeviceArray
 from tilewright.runtime.gpu.driver import Kept
+from tilewright.runtime.gpu.gathered import Gather
 from tilewright.runtime.gpu.launch import Function
 from tilewright.runtime.gpu.operands import format_of, leading, letter, library_of_all, same_device
 from tilewright.runtime.gpu.product import Run
@@ -260,11 +262,12 @@ class Engine:
 
     def recipe(self, on: Any, a: Array, b: Array, c: Array, plan: Any, beside: Sequence[Array] = (),
                functions: Mapping[str, str] | None = None, algorithm: str | None = None,
-               of_blocks: blocks.Formats | None = None, semiring: str = "", invariant: str = "") -> Recipe:
+               of_blocks: blocks.Formats | None = None, semiring: str = "", invariant: str = "",
+               gather: Gather | None = None) -> Recipe:
         """For c = alpha * a @ b + beta * c with operands like these, c by rows: matrices, or stacks of them. `beside`:
         the arrays of `kernel_arrays`, as of `functions`, the problem's epilogue and prologues by name, or, without
         any, scales as rules.scaling.broadcast gives them. `of_blocks`: a, b and scales are bytes of these. `semiring`:
-        see problem.Gemm."""
+        see problem.Gemm. `gather`: of the operand that tables describe."""
         (m, k), n, letters, stacks = a.shape[-2:], b.shape[-1], letter(a) + letter(b), operands.of_batch(a, b, c)
         kinds, scales_are = (format_of(a.dtype), format_of(b.dtype)), "" if functions else scaling.kind_of(beside, n)
         if of_blocks is not None:
@@ -273,6 +276,10 @@ class Engine:
         problem = Gemm(m, n, k, *kinds, format_of(c.dtype), letters, stacks.get("batch", 1), scales_are,
                        semiring=semiring, **(functions or {}))
         rows = (x if by == "n" else operands.transposed(x) for x, by in zip((a, b, c), letters + "n"))
+        if gather is not None:
+            shape = operands.shape_of(problem, on.target, a, b, c)
+            return gathered.recipe(self.driver, on, problem, shape, gather, gather.role(a, b), *(
+                leading(x) or 0 for x in rows), **stacks, **auxiliary.strides(problem, beside))
         if plan is None:
             shape = operands.shape_of(problem, on.target, a, b, c).with_numerics(invariant=invariant)
             shape = gpu_lowering.by_algorithm(shape, algorithm, on.target)

@@ -8,8 +8,8 @@ into a graph.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,7 @@ from tilewright.runtime.program import Buffers, Recorder
 if TYPE_CHECKING:
     from tilewright.runtime.gpu.blocks import Formats
     from tilewright.runtime.gpu.engine import Engine
+    from tilewright.runtime.gpu.gathered import Gather
 
 COPY = "tilewright.kernels.gpu.copy:emit_copy"
 
@@ -45,6 +46,7 @@ class Run:
         self.engine, self.library, self.driver, self.invariant = engine, library, engine.driver, invariant
         self.on, self.stream, self.plan, self.algorithm = on, stream, plan, algorithm
         self.blocks: list[Any] = []
+        self.gather: Gather | None = None           # of the operand of products that tables describe
         self.recorder: Recorder | None = None       # of a call that later ones may repeat
 
     def __enter__(self) -> Run:
@@ -57,6 +59,15 @@ class Run:
                 self.synchronize()
         finally:
             self.free()
+
+    @contextmanager
+    def reading(self, gather: Gather) -> Iterator[None]:
+        """Products inside have the operand for which its matrix stands."""
+        self.gather = gather
+        try:
+            yield
+        finally:
+            self.gather = None
 
     # ---- calls of one kind
 
@@ -98,6 +109,7 @@ class Run:
 
     def by_recipe(self, recipe: Recipe, arrays: Sequence[Any], alpha: complex, beta: complex) -> None:
         """A product of A, B, C, and whatever else the recipe takes: shadows, or the address 0 in place of one."""
+        arrays = *arrays, *recipe.tables
         a, b, c, *more = [x if type(x) is int else address(x) for x in arrays]
         recipe.run(a, b, c, alpha, beta, self.stream, *more)
         if self.recorder is not None:
@@ -286,9 +298,11 @@ class Run:
         invariant = SWAPPED[self.invariant] if exchanged else self.invariant
         key = (self.on.index, *a.shape, b.shape[-1], a.dtype, b.dtype, c.dtype, a.strides, b.strides, c.strides,
                tuple(address(x) % WIDEST for x in (a, b, c)), self.plan, self.algorithm, invariant, of_blocks,
-               semiring, *(functions or {}).items(), *((x.shape, x.strides, address(x) % WIDEST) for x in beside))
+               self.gather, semiring, *(functions or {}).items(),
+               *((x.shape, x.strides, address(x) % WIDEST) for x in beside))
         return self.engine.recipes.get(key, lambda: self.engine.recipe(
-            self.on, a, b, c, self.plan, beside, functions, self.algorithm, of_blocks, semiring, invariant))
+            self.on, a, b, c, self.plan, beside, functions, self.algorithm, of_blocks, semiring, invariant,
+            self.gather))
 
 
 def _shared(*scales: Array, n: int) -> bool:

@@ -115,8 +115,11 @@ class Step:
 class Recipe:
     """`run(a, b, c, alpha, beta, stream)` with the addresses of operands of these leading dimensions, in elements, or
     in bytes if they are packed, then of `kernel_arrays` and the kernel's own pointers. `more`: the values of
-    further parameters, by name. The kernel's product is not empty.
+    further parameters, by name. The kernel's product is not empty. `tables`: addresses that all runs are given last.
     """
+
+    tables: tuple[int, ...] = ()
+    kept: Any = None                # the memory of the tables
 
     def __init__(self, driver: Any, kernel: Any, on: Any, lda: int, ldb: int, ldc: int, **more: Any) -> None:
         p, launches = kernel.problem, kernel.launches
