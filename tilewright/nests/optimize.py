@@ -220,7 +220,7 @@ class Optimized:
                 step.run(given)
 
     def _remember(self, args: Sequence[Any], seen: Mapping[str, Any]) -> None:
-        """That these tensors, or arrays on a GPU, are what was expected: the next ones need not be looked at."""
+        """Note what these tensors, or arrays on a GPU, are known by: calls with such ones need no look at them."""
         own = [x for x, p in zip(args, self.nest.parameters) if p.name in seen]
         library = library_of(*own) or tensors.HOST
         asked = library.asked(own)

@@ -181,7 +181,7 @@ def _launches(x: contraction.Operands) -> int:
 
 def _gathered(run: Run, parts: gathered.Stacks, c: Term, sizes: dict[Any, int], place: Term, last: Last | None) -> None:
     """A product with an operand that is read by tables."""
-    groups, left, right = parts.groups, parts.a, parts.b
+    groups, left, right = parts.labels, parts.a, parts.b
     batch = len(groups.batch)
     there = gathered.matrix(contraction.arranged(place, sum(groups.of_c, ())), batch, len(groups.m))
     assert there is not None                        # groups are chosen so

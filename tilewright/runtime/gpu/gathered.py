@@ -64,7 +64,7 @@ def recipe(driver: Any, on: Any, problem: Gemm, shape: GpuShape, gather: Gather,
 
 
 def offsets(axes: Axes) -> Array:
-    """Of all elements along these axes, in elements."""
+    """Offsets of all elements along these axes, in elements."""
     found = np.zeros(1, np.int64)
     for extent, stride in axes:
         found = (found[:, None] + np.arange(extent) * stride).reshape(-1)
@@ -77,7 +77,7 @@ class Stacks(NamedTuple):
     gather: Gather
     a: Array
     b: Array
-    groups: Groups
+    labels: Groups
 
 
 def stacks(run: Run, a: Term, b: Term, groups: Groups, c: Term) -> Stacks | None:
@@ -90,7 +90,7 @@ def stacks(run: Run, a: Term, b: Term, groups: Groups, c: Term) -> Stacks | None
     if found is None:
         found = _stacks(run, b, a, groups._replace(m=groups.n, n=groups.m), c)
         if found is not None:
-            of = found.groups
+            of = found.labels
             found = Stacks(found.gather, transposed(found.b), transposed(found.a), of._replace(m=of.n, n=of.m))
     return found
 
