@@ -43,7 +43,7 @@ class GatheredOperand(SmemOperand):
         self.ahead = {p: k.variable(i32, self._offset(k_first, p)) for p in sorted({x.p for x in self.passes})}
 
     def _offset(self, step: Value, p: int) -> Value:
-        """Of the copy of a thread at so many steps of k; of one that is beyond k, and brings nothing, any."""
+        """Where a thread copies from at so many steps of k; of a copy beyond k, which brings nothing, anywhere."""
         return self.k.load(self.offsets_p + self.k.min(step + self.thread_p + p, self.depth - 1))
 
     def _copies(self, steps: Value | None) -> Iterator[tuple[int, Pass, Value]]:
