@@ -123,7 +123,7 @@ def _stacks(run: Run, a: Term, b: Term, groups: Groups, c: Term) -> Stacks | Non
 
 
 def _gather(x: Array, m: int, k: int) -> Gather | None:
-    """The tables of x [..., m axes, k axes]; None where copies of several steps of k are not aligned, or tables do not reach."""
+    """The tables of x [..., m axes, k axes]; None where copies along k are not aligned, or offsets are too long."""
     bytes, lead = x.itemsize, x.ndim - m - k
     axes = [*zip(x.shape, (stride // bytes for stride in x.strides))]
     rows, steps = tuple(axes[lead : lead + m]), tuple(axes[lead + m :])
