@@ -12,7 +12,9 @@ from typer.testing import CliRunner
 
 from tilewright import targets
 from tilewright.atoms.amd import CATALOGUE, find, mfma_instructions
-from tilewright.lab.cli import app, describe, layouts
+from tilewright.lab.cli import app, describe
+from tilewright.lab.drawing import lanes
+from tilewright.lab.drawing.pen import Shape
 from tilewright.lab.measure import cpu_peaks, gpu_peaks as peaks
 
 
@@ -196,22 +198,29 @@ def test_what_it_refuses(arguments: tuple[str, ...], words: str) -> None:
 # ---- pictures
 
 
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def cells(path: Path) -> dict[str, str]:
+    """What a pointer over each cell shows → its hue."""
+    found = {}
+    for box in ElementTree.parse(path).iter(f"{SVG}rect"):
+        if (title := box.find(f"{SVG}title")) is not None and title.text:
+            found[title.text] = box.get("class", "").split()[0].removeprefix("f-")
+    return found
+
+
 def test_an_svg_shows_every_element(tmp_path: Path) -> None:
     path = tmp_path / "layout.svg"
     said("mfma", "v_mfma_f32_32x32x2_f32", "--no-tables", "--svg", str(path))
-    tree = ElementTree.parse(path)
-    space = "{http://www.w3.org/2000/svg}"
-    cells = {}
-    for cell in tree.iter(f"{space}g"):
-        title, box, text = (cell.find(space + tag) for tag in ("title", "rect", "text"))
-        if title is not None and box is not None and text is not None:
-            cells[title.text] = box.get("fill"), text.text
-    atom = find("v_mfma_f32_32x32x2_f32")
-    assert len(cells) == 32*2 + 2*32 + 32*32
+    found, atom = cells(path), find("v_mfma_f32_32x32x2_f32")
+    assert len(found) == 32*2 + 2*32 + 32*32
     for name, operand in describe.operands(atom).items():
         for (_, row, column), (lane, _) in operand.where.items():
             what = f"{name}[{row}][{column}]: {describe.located(operand, 0, row, column)}"
-            assert cells[what] == (layouts.COLOURS["red"] if lane == 0 else "#ffffff", str(lane))
+            assert (found[what] == "red") == (lane == 0)
+    texts = [x.text for x in ElementTree.parse(path).iter(f"{SVG}text")]
+    assert texts.count("63") == 1 + 1 + 16         # lanes, in A, B and D
 
 
 def test_the_picture_of_the_page_is_what_is_drawn(tmp_path: Path) -> None:
@@ -223,23 +232,25 @@ def test_the_picture_of_the_page_is_what_is_drawn(tmp_path: Path) -> None:
 def test_scales_and_two_lanes_are_drawn(tmp_path: Path) -> None:
     path = tmp_path / "layout.svg"
     said("mfma", "v_mfma_scale_f32_32x32x64_f8f6f4", "--a", "e2m1", "--no-tables", "--svg", str(path))
-    text = path.read_text()
-    assert text.count("Ax[") == text.count("Bx[") == 64
-    for name in ("red", "green"):       # of each lane: 32 of A and of B, 16 of D, two scales
-        assert text.count(f'fill="{layouts.COLOURS[name]}"') == 32 + 32 + 16 + 2
-    assert "lane 0 in red, lane 32 in green" in text
+    found = cells(path)
+    assert sum(what.startswith("Ax[") for what in found) == sum(what.startswith("Bx[") for what in found) == 64
+    for hue in ("red", "green"):        # of each lane: 32 of A and of B, 16 of D, two scales
+        assert list(found.values()).count(hue) == 32 + 32 + 16 + 2
+    texts = [x.text for x in ElementTree.parse(path).iter(f"{SVG}text")]
+    assert {"lane 0", "lane 32"} <= {*texts}
 
 
 def test_no_two_cells_lie_on_each_other() -> None:
     for atom in (find("v_mfma_f32_4x4x4_16b_f16"), find("v_mfma_scale_f32_16x16x128_f8f6f4")):
-        drawn = layouts.picture(atom, [0])
-        corners = sorted((x, y) for x, y, *_ in drawn.boxes)
+        boxes = [shape for shapes in lanes.layouts(atom).shapes if isinstance(shapes, Shape) and shapes.width < 1
+                 for shape in shapes.corners]
+        corners = sorted(shape[0] for shape in boxes)
         assert len(set(corners)) == len(corners)
-        assert all(0 < x and x + layouts.CELL < drawn.width and y + layouts.CELL < drawn.height for x, y in corners)
         rows: dict[float, list[float]] = {}
         for x, y in corners:
             rows.setdefault(y, []).append(x)
-        assert all(b - a >= layouts.CELL for xs in rows.values() for a, b in pairwise(xs))
+        size = boxes[0][1][0] - boxes[0][0][0]
+        assert all(b - a >= size * 0.99 for xs in rows.values() for a, b in pairwise(xs))
 
 
 def test_a_png_is_the_same_picture(tmp_path: Path) -> None:
@@ -247,9 +258,11 @@ def test_a_png_is_the_same_picture(tmp_path: Path) -> None:
     path = tmp_path / "layout.png"
     said("mfma", "v_mfma_f32_16x16x4_f32", "--no-tables", "--png", str(path), "--mark", "5")
     pixels = matplotlib_image.imread(path)
-    drawn = layouts.picture(find("v_mfma_f32_16x16x4_f32"), [5])
-    assert abs(pixels.shape[1] - drawn.width) <= 1
-    red = [int(layouts.COLOURS["red"][i:i + 2], 16) / 255 for i in (1, 3, 5)]
-    for x, y, fill, *_ in drawn.boxes:
-        colour = pixels[int(y) + 3, int(x) + 3, :3]     # a corner, where no text is
-        assert (abs(colour - red).max() < 0.02) == (fill != "#ffffff")
+    drawn = lanes.layouts(find("v_mfma_f32_16x16x4_f32"), [5])
+    left, top, width, _ = drawn.box
+    assert abs(pixels.shape[1] - width) <= 1
+    for shape in drawn.shapes:
+        if isinstance(shape, Shape) and shape.width < 1:
+            for (x, y), *_ in shape.corners:
+                red, green, _ = pixels[int(y - top) + 3, int(x - left) + 3, :3]     # a corner, where no text is
+                assert (red - green > 0.2) == (shape.fill == "red")

@@ -5,12 +5,13 @@ that `tilewright --help` answers at once.
 
     machine.py   doctor, cache: what there is
     formats.py   formats: the number formats, one of them, or one number of it
-    mfma.py      mfma, peak: matrix instructions of AMD's chips, peaks of GPUs;  layouts.py draws
+    mfma.py      mfma, peak: matrix instructions of AMD's chips, peaks of GPUs
     kernels.py   plan, explain, emit, asm: how a problem would be, and is, computed
     contraction.py  einsum: the same of a contraction
     loops.py     loops: what a function of loops becomes
     products.py  run: multiply .npy files, which npy.py does;  simulate: run kernels on NumPy, checked and counted
     ladder.py    ladder: the teaching kernels for CPUs, NVIDIA's GPUs and AMD's, compiled, run or simulated, and checked
+    show.py      show: figures
     tuning.py    tune
     ahead.py     build: kernels in a file
     benches.py   bench and its studies
@@ -38,6 +39,7 @@ from tilewright.lab.cli import (
     mfma,
     products,
     reproduce,
+    show,
     tuning,
 )
 from tilewright.lab.cli.command import App
@@ -81,6 +83,7 @@ app.command()(kernels.asm)
 app.command()(ahead.build)
 app.command()(products.run)
 app.command()(products.simulate)
+app.command()(show.show)
 app.command()(reproduce.reproduce)
 app.add_typer(ladder.app, name="ladder")
 app.add_typer(tuning.app, name="tune")

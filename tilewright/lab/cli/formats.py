@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -29,6 +30,12 @@ def formats(
         typer.Argument(metavar="PATTERN", help="The bits of one number in this format: 0xc5, 0b11000101 or 197.",
                        show_default="the format itself"),
     ] = None,
+    svg: Annotated[bool, typer.Option("--svg", help="Draw the bits instead: of all formats with their ranges, or of "
+                                      "one number.")] = False,
+    to: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="With --svg: the .svg or .png file to write.",
+                                  show_default="standard output", callback=output.checked)
+    ] = None,
     json: output.Json = None,
 ) -> None:
     """Print the table of number formats, one format in detail, or the steps from a bit pattern to its value.
@@ -38,6 +45,14 @@ def formats(
     """
     from tilewright.formats import block_format, explain, find, get, overview
 
+    if to is not None and not svg:
+        raise BadInput("--output is for drawings: give --svg, too; --json FILE writes the text as data")
+    if name is None and svg:
+        from tilewright.lab.cli.show import save
+        from tilewright.lab.drawing import bits as drawing
+
+        save(drawing.table(), to)
+        return
     if name is None:
         output.show(lambda: [dict(zip(overview.HEADINGS, row)) for row in overview.rows()], _table, json)
         return
@@ -45,6 +60,14 @@ def formats(
     if blocks is not None and pattern is not None:
         raise ValueError(f"PATTERN must be left out: numbers of {name} share their scales")
     found: Any = blocks or get(find(name.lower()) or name, "NAME")  # E4M3FN is how it is written in prose
+    if svg:
+        from tilewright.lab.cli.show import save
+        from tilewright.lab.drawing import bits as drawing
+
+        if blocks is not None:
+            raise BadInput(f"{name} is a block of numbers with a scale: draw one of them, --svg {blocks.element}")
+        save(drawing.one(found, None if pattern is None else found.check(_number(pattern), "PATTERN")), to)
+        return
     if pattern is None:
         lines = overview.details(found) if blocks is None else overview.block_details(blocks)
         output.show(lambda: {"format": found.name, "lines": lines},

@@ -78,7 +78,8 @@ def mfma(
                     lambda: typer.echo(f"{output.table(rows)}\n{output.fill(legend)}"), json)
         return
     from tilewright.atoms.amd import find
-    from tilewright.lab.cli import describe, layouts
+    from tilewright.lab.cli import describe
+    from tilewright.lab.drawing import lanes as drawing, raster
 
     atom = find(name, arch, a, b or a)
     chosen = describe.operands(atom)
@@ -87,12 +88,14 @@ def mfma(
         if matrix.upper() not in every:
             raise BadInput(f"--matrix must be A, B, C or D, got {matrix!r}")
         chosen = {matrix.upper(): every[matrix.upper()]}
-    lanes = common.listed([mark]) if mark else [str(lane) for lane in layouts.marked(atom)]
+    lanes = common.listed([mark]) if mark else [str(lane) for lane in drawing.marked(atom)]
     if not all(lane.isdecimal() and int(lane) < 64 for lane in lanes):
         raise BadInput(f"--mark takes lanes from 0 to 63 (several with commas), got {mark!r}")
-    for path, draw in ((svg, layouts.svg), (png, layouts.png)):
-        if path is not None:
-            draw(layouts.picture(atom, [int(lane) for lane in lanes]), path)
+    marked = [int(lane) for lane in lanes]
+    if svg is not None:
+        output.write(svg, str(drawing.layouts(atom, marked, describe.located)))
+    if png is not None:
+        raster.png(drawing.layouts(atom, marked), png)
     if json is not None:
         output.write_json({"name": atom.name} | dict(describe.details(atom)) | {"where": {
             n: [{"block": block, "row": row, "column": column, "lane": at[0], "element": at[1]}

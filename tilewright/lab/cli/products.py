@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -55,6 +56,14 @@ def run(
     typer.echo(npy.multiply(a, b, output, threads=threads, check=check, named=(format_a, format_b)))
 
 
+Drawn = Annotated[
+    str | None, typer.Option("--draw", metavar="LINE", help="Draw a warp's access at this line of the kernel, as the "
+                             "table of traffic has it (gpu06_padded.py:64): lanes, and banks and passes or sectors.")]
+DrawnTo = Annotated[
+    Path, typer.Option("--output", "-o", metavar="FILE", help="With --draw: the .svg or .png file to write.",
+                       callback=checked)]
+
+
 def simulate(
     m: common.SomeM = None, n: common.SomeN = None, k: common.SomeK = None,
     dtype: common.SomeDtype = None, layout: common.Layout = None, target: common.TargetName = "native",
@@ -65,6 +74,7 @@ def simulate(
         float, typer.Option(metavar="X", help="Compute A B + X C; C is filled with whole numbers first.")
     ] = 0.0,
     anyway: Annotated[bool, typer.Option("--anyway", help="Simulate a large problem too, which takes long.")] = False,
+    draw: Drawn = None, to: DrawnTo = Path("access.svg"),
     json: output.Json = None,
 ) -> None:
     """Run the kernels of a problem in the simulator, which needs no GPU, on whole numbers.
@@ -76,34 +86,54 @@ def simulate(
     A mistake in a kernel, such as a race or an access outside an array, is reported with its line, and a wrong product
     too, both with exit status 1.
     """
+    from tilewright.lab.drawing import accesses
     from tilewright.lab.ladder import steps
-    from tilewright.simulator import Fault, report as traffic
+    from tilewright.simulator import Fault, observed
 
     chip = common.target(target)
     if step and plan:
         raise BadInput("give --plan or --step, not both: a step of a ladder has no plan")
     if step and batch != 1:
         raise BadInput("give --batch or --step, not both: a step of a ladder is for one product")
+    if draw and not hasattr(chip, "warp"):
+        raise BadInput(f"--draw shows a warp's lanes, and {chip.name} is a CPU: give --target sm_90a or gfx942, too")
+    at = accesses.At(draw or "")
     try:
-        if step and steps.ladder(chip)[0] == "amd":
-            title, report, note, wrong = _amd_step(step, chip, (m, n, k), beta)
-        else:
-            title, report, note, wrong = _problem(step, common.sizes(m, n, k), dtype, layout, batch, chip, plan, beta,
-                                                  anyway)
+        with observed(at) if draw else nullcontext():
+            if step and steps.ladder(chip)[0] == "amd":
+                title, report, note, wrong = _amd_step(step, chip, (m, n, k), beta)
+            else:
+                title, report, note, wrong = _problem(step, common.sizes(m, n, k), dtype, layout, batch, chip, plan,
+                                                      beta, anyway)
     except Fault as fault:
         output.fail(str(fault))
-
-    def text() -> None:
-        typer.echo(f"{title} on {chip.name}\n")
-        if note:
-            typer.echo(f"{output.fill(note)}\n")
-        typer.echo(traffic.text(report, output.width()))
-        if not wrong:
-            typer.echo("the product is exact")
-
-    output.show(lambda: _record(title, chip, note, report, wrong), text, json)
+    if draw:
+        _drawn(at, report, chip, to)
+    output.show(lambda: _record(title, chip, note, report, wrong), lambda: _say(title, chip, note, report, wrong), json)
     if wrong:
         output.fail(f"the product is wrong: {wrong}")
+
+
+def _say(title: str, chip: Any, note: str, report: Any, wrong: str) -> None:
+    from tilewright.simulator import report as traffic
+
+    typer.echo(f"{title} on {chip.name}\n")
+    if note:
+        typer.echo(f"{output.fill(note)}\n")
+    typer.echo(traffic.text(report, output.width()))
+    if not wrong:
+        typer.echo("the product is exact")
+
+
+def _drawn(at: Any, report: Any, chip: Any, to: Path) -> None:
+    """Write the picture of the first access at a line, and say so."""
+    from tilewright.lab.cli.show import save
+    from tilewright.lab.drawing import accesses
+
+    if at.first is None:
+        there = dict.fromkeys(str(site.line) for site, traffic in sorted(report.traffic.items()) if traffic.requests)
+        raise BadInput(f"nothing is loaded or stored at {at.line}; lines with accesses are {', '.join(there)}")
+    save(accesses.access(at.first, chip.warp), to)
 
 
 def _problem(step: str | None, sizes: tuple[int, int, int], dtype: str | None, layout: str | None, batch: int,

@@ -48,6 +48,15 @@ def pattern(format: Any, bits: int, title: str, steps: bool = True) -> Svg:
     return pen
 
 
+def one(format: Any, bits: int | None) -> Svg:
+    """A number of any format, or the format."""
+    if bits is not None:
+        return pattern(format, bits, f"{format.name} {bits:#x}")
+    if hasattr(format, "mantissa") and format.signed:
+        return general(format, f"The bits of {format.name}")
+    return table([format.name])
+
+
 def general(format: Any, title: str) -> Svg:
     """How a format of floating-point numbers divides its bits, and what each part counts as."""
     pen = Svg(title, width=480)

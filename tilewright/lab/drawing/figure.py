@@ -4,6 +4,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tilewright.lab.drawing.pen import Svg
+
 SOURCES = {
     "cpu": "Advanced Matrix Multiplication Optimization on Modern Multi-Core Processors",
     "nvidia": "Advanced Matrix Multiplication Optimization on NVIDIA GPUs",
@@ -14,20 +16,26 @@ SOURCES = {
 
 @dataclass(frozen=True)
 class Figure:
-    """`draw()` is SVG text; `caption` names the thing, then says what to see; `reason`: why there is no drawing."""
+    """`draw()` is SVG text, or `draw` is None, and `reason` says why; `drawn()` is the pen's picture. `caption` names
+    the thing, then says what to see."""
     source: str
     name: str
     title: str
-    draw: Callable[[], str] | None
+    drawn: Callable[[], Svg | str] | None
     caption: str = ""
     reason: str = ""
+
+    @property
+    def draw(self) -> Callable[[], str] | None:
+        drawn = self.drawn
+        return None if drawn is None else lambda: str(drawn())
 
     @property
     def key(self) -> str:
         return f"{self.source}/{self.name}"
 
 
-Drawer = Callable[[], object]
+Drawer = Callable[[], Svg | str]
 
 
 class Gallery:
@@ -40,7 +48,7 @@ class Gallery:
     def figure(self, name: str, title: str, caption: str) -> Callable[[Drawer], Drawer]:
         """The decorator of a function that draws it, and returns a pen or SVG."""
         def keep(draw: Drawer) -> Drawer:
-            self.figures.append(Figure(self.source, name, title, lambda: str(draw()), caption))
+            self.figures.append(Figure(self.source, name, title, draw, caption))
             return draw
         return keep
 

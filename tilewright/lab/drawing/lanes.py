@@ -1,6 +1,7 @@
 """Registers of a matrix instruction: A, B and D as grids, in each cell the lane that holds it, some lanes in colour."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import cycle
 from typing import TYPE_CHECKING
 
@@ -12,11 +13,12 @@ if TYPE_CHECKING:
     from tilewright.atoms.mfma import Mfma
 
 MARKS = ("red", "green", "blue", "gold", "violet")
+Located = Callable[["Fragment", int, int, int], str]
 SCALED = 32                     # elements along k that share a scale
 
 
 def matrix(pen: Svg, x: float, y: float, name: str, held: Fragment, size: float, marks: dict[int, str],
-           block: int = 0) -> None:
+           block: int = 0, tip: Located | None = None) -> None:
     """One matrix; `marks`: lane → hue. Where cells are too small, the lane is written in every so many of them."""
     step = next(step for step in (1, 2, 4, 8) if step * size >= 1.35 * pen.least)
 
@@ -25,15 +27,24 @@ def matrix(pen: Svg, x: float, y: float, name: str, held: Fragment, size: float,
         again = step > 1 and column and lane == held.where[block, row, column - 1][0]
         text = "" if again or row % step or column % step else str(lane)
         return Cell(marks[lane], 0.6, text) if lane in marks else Cell("ink", 0.05 * (lane // 16 % 4), text)
+
+    def shown(row: int, column: int) -> str:
+        return f"{name[0]}[{row}][{column}]: {tip(held, block, row, column) if tip else ''}"
     grid(pen, x, y, held.rows, held.columns, size, cell, name=name, note=f"{held.rows} x {held.columns} {held.format}",
-         hue={"A": "blue", "B": "orange"}.get(name[0], "green"), ticks=(step, step), loose=step > 1)
+         hue={"A": "blue", "B": "orange"}.get(name[0], "green"), ticks=(step, step), loose=step > 1,
+         tip=shown if tip else None)
 
 
-def layouts(atom: Mfma, lanes: list[int] | None = None) -> Svg:
+def marked(atom: Mfma) -> list[int]:
+    """The first lane, and for scales the first of the second group: its elements and its scales are apart."""
+    return [0, atom.m] if atom.scaled else [0]
+
+
+def layouts(atom: Mfma, lanes: list[int] | None = None, tip: Located | None = None) -> Svg:
     """A stands left of D and B above it, as in a product; beside A and below B their scales, if the instruction has
-    any."""
-    lanes = [0, atom.m] if lanes is None and atom.scaled else lanes or [0]
-    marks = dict(zip(lanes, cycle(MARKS)))
+    any. `lanes` are coloured: unless given the first, and the one with the scale of its other elements. `tip`: what
+    a pointer over a cell shows beside its element, by fragment, block, row and column."""
+    marks = dict(zip(marked(atom) if lanes is None else lanes, cycle(MARKS)))
     a, b, d = atom.a, atom.b, atom.c
     many, gap = a.columns + d.columns, 34
     size = max((540 if many <= 40 else 640) / many, 6)
@@ -46,18 +57,18 @@ def layouts(atom: Mfma, lanes: list[int] | None = None) -> Svg:
         down = block // (4 if atom.blocks > 4 else 2)
         with pen.moved(across * (left + d.columns*size + gap), down * (top + d.rows*size + gap)):
             of = f".{block}" if atom.blocks > 1 else ""
-            matrix(pen, 0, top, "A" + of, a, size, marks, block)
-            matrix(pen, left, 0, "B" + of, b, size, marks, block)
-            matrix(pen, left, top, "D" + of, d, size, marks, block)
+            matrix(pen, 0, top, "A" + of, a, size, marks, block, tip)
+            matrix(pen, left, 0, "B" + of, b, size, marks, block, tip)
+            matrix(pen, left, top, "D" + of, d, size, marks, block, tip)
             if scales:
-                _scales(pen, atom, a.columns*size + 20, top, left, b.rows*size + 20, size, marks)
+                _scales(pen, atom, a.columns*size + 20, top, left, b.rows*size + 20, size, marks, tip is not None)
     bottom = pen.box[1] + pen.box[3] + pen.least
     key(pen, 0, bottom, [(hue, 0.6, f"lane {lane}") for lane, hue in marks.items()])
     return pen
 
 
-def _scales(pen: Svg, atom: Mfma, ax: float, ay: float, bx: float, by: float, size: float, marks: dict[int, str]
-            ) -> None:
+def _scales(pen: Svg, atom: Mfma, ax: float, ay: float, bx: float, by: float, size: float, marks: dict[int, str],
+            tips: bool) -> None:
     """Which lane's register has the scale of each row's, or column's, 32 elements."""
     of_a = {atom.scale_a(lane): lane for lane in range(64)}
     of_b = {atom.scale_b(lane): lane for lane in range(64)}
@@ -65,8 +76,10 @@ def _scales(pen: Svg, atom: Mfma, ax: float, ay: float, bx: float, by: float, si
 
     def look(lane: int) -> Cell:
         return Cell(marks[lane], 0.6) if lane in marks else Cell("ink", 0.05)
-    grid(pen, ax, ay, rows, columns, size, lambda r, c: look(of_a[r, c]), name="Ax", hue="blue")
-    grid(pen, bx, by, columns, atom.n, size, lambda r, c: look(of_b[r, c]), hue="orange")
+    grid(pen, ax, ay, rows, columns, size, lambda r, c: look(of_a[r, c]), name="Ax", hue="blue",
+         tip=(lambda r, c: f"Ax[{r}][{c}]: lane {of_a[r, c]}") if tips else None)
+    grid(pen, bx, by, columns, atom.n, size, lambda r, c: look(of_b[r, c]), hue="orange",
+         tip=(lambda r, c: f"Bx[{r}][{c}]: lane {of_b[r, c]}") if tips else None)
     pen.text(bx + atom.n*size + 5, by + columns*size, "Bx", 14, "orange", bold=True)
 
 

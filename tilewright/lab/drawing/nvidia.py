@@ -4,7 +4,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from tilewright.lab.drawing import gpu_tiles, memory
+from tilewright.lab.drawing import accesses, gpu_tiles, memory, records, staged, timeline
 from tilewright.lab.drawing.figure import Gallery
 from tilewright.lab.drawing.memory import Step
 from tilewright.lab.drawing.pen import Svg
@@ -87,12 +87,54 @@ def matmul_design_tb() -> Svg:
     return gpu_tiles.cta_tile("A CTA's tile of C", L, L, S)
 
 
+@figure("a_gmem_loads", "The tile of A on its way to shared memory",
+        "The tile of A, in each cell the thread that loads it, and the same tile in shared memory, in each cell the "
+        "thread that stores it: transposed, so that a thread's four numbers are neighbours.")
+def a_gmem_loads() -> Svg:
+    from tilewright.lab.ladder.gpu06_padded import PAD, L, S
+    return staged.transposed("The tile of A on its way to shared memory", records.chosen("padded", "load", "a"),
+                             records.chosen("padded", "store", "a_smem"), S, L + PAD)
+
+
+@figure("bank_conflict", "Bank conflicts of the transposed store",
+        "A warp's store of the tile of A without padding, a row for each lane, a column for each bank, and in the "
+        "cells the pass that serves them: the eight lanes of a turn want the same four banks.")
+def bank_conflict() -> Svg:
+    return accesses.banks("Bank conflicts of the transposed store", _store_a(0))
+
+
+@figure("bank_conflict_padding", "The transposed store with padding",
+        "The same store to rows that are four words longer: the eight lanes of a turn use all 32 banks once.")
+def bank_conflict_padding() -> Svg:
+    from tilewright.lab.ladder.gpu06_padded import PAD
+    return accesses.banks("The transposed store with padding", _store_a(PAD))
+
+
+def _store_a(pad: int) -> Any:
+    return records.chosen("padded", "store", "a_smem", pad=pad)[0]
+
+
+@figure("db", "Two buffers",
+        "What a CTA does, instruction after instruction, with one buffer and with two: with two the next tile is on "
+        "its way while this one is multiplied, and one barrier a round is enough.")
+def db() -> Svg:
+    return timeline.timelines("Two buffers", [
+        ("one buffer, step 7: every tile is waited for", records.events("vectors", k=32)),
+        ("two buffers, step 8: the next tile comes meanwhile", records.events("buffered", k=32))])
+
+
 @figure("bit_repr", "The two buffers' addresses",
         "The bits of an address in each of two buffers. The array begins where the lowest bits are 0, so that one bit "
         "says which buffer it is, and XOR with it is the other.")
 def bit_repr() -> Svg:
     from tilewright.lab.ladder.gpu08_buffered import A_BUFFER
     return gpu_tiles.addresses("The two buffers' addresses", A_BUFFER, 4 * (3 * 132 + 17))
+
+
+@figure("b_gmem_loads", "The tile of B on its way to shared memory",
+        "The tile of B: each warp loads a row, in four loads of 32 neighbours; the shade is the lane.")
+def b_gmem_loads() -> Svg:
+    return staged.straight("The tile of B on its way to shared memory", records.chosen("padded", "load", "b"), 128)
 
 
 @figure("warp_level_design", "Warp tiles",
@@ -114,3 +156,27 @@ def thread_level_design() -> Svg:
         "in the warp's, with the parts of A and B that it needs.")
 def cutlass_sgemm() -> Svg:
     return gpu_tiles.levels("The whole product, level by level")
+
+
+@figure("acc_map", "C stored from registers",
+        "One store of a warp whose lanes hold 4 x 4 blocks: green the elements, with the lane, red the rest of the "
+        "sectors that they are in. Most of what a sector holds is written by other stores.")
+def acc_map() -> Svg:
+    return staged.scattered("C stored from registers", records.chosen("warps", "store", "c")[0], 128)
+
+
+@figure("stgx", "C through shared memory",
+        "A warp's 16 x 32 of C in shared memory: above, which lane stores which elements; below, which lane reads "
+        "which. Every second block of four rows has its halves exchanged, so that no bank is asked twice.")
+def stgx() -> Svg:
+    stores, loads = ([event for event in records.chosen("stored", what, "a_smem") if "c_smem" in event.line.text]
+                     for what in ("store", "load"))
+    return staged.exchanged("C through shared memory", stores[:4], loads[:16])
+
+
+@figure("stg_final", "C stored by rows",
+        "A store of C from registers, and one of a row that was read from shared memory: green the elements, red the "
+        "rest of the sectors.")
+def stg_final() -> Svg:
+    return staged.by_rows("C stored by rows", records.chosen("warps", "store", "c")[0],
+                          records.chosen("stored", "store", "c")[0], 128)

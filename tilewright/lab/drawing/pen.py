@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from html import escape
+from typing import NamedTuple
 
 # name → (on a light page, on a dark one). A is blue, B orange and C green everywhere; red is what goes wrong.
 HUES = {
@@ -43,6 +44,28 @@ def number(x: float) -> str:
     return f"{x:.2f}".rstrip("0").rstrip(".") if x % 1 else str(int(x))
 
 
+class Shape(NamedTuple):
+    """Closed shapes of one look, or a line: corners of each; no fill, or no line, is ""."""
+    corners: list[list[tuple[float, float]]]
+    fill: str
+    shade: float
+    line: str
+    width: float
+    dash: bool
+
+
+class Words(NamedTuple):
+    x: float
+    y: float
+    text: str
+    size: float
+    hue: str
+    anchor: str
+    bold: bool
+    mono: bool
+    turned: bool
+
+
 class Svg:
     """`width`: how wide the picture will be, about; smaller text than can be read then is enlarged."""
 
@@ -50,6 +73,7 @@ class Svg:
         self.title, self.margin = title, margin
         self.least = READABLE * width / PHONE
         self.parts: list[str] = []
+        self.shapes: list[Shape | Words] = []       # the same as data, which raster.py makes pixels of
         self._dx = self._dy = 0.0
         self._box: list[float] = []         # left, top, right, bottom
 
@@ -58,8 +82,8 @@ class Svg:
     def rect(self, x: float, y: float, w: float, h: float, hue: str = "edge", shade: float = 1.0, line: str = "",
              width: float = 1, dash: bool = False, tip: str = "", round: float = 0) -> None:
         """A box, filled with a hue (not at all with shade 0), and a frame in the hue `line`."""
-        self._room(x, y, x + w, y + h)
-        look = self._look(hue if shade else "", shade, line, width, dash)
+        look = self._look(hue if shade else "", shade, line, width, dash, [[(x, y), (x + w, y), (x + w, y + h),
+                                                                            (x, y + h)]])
         corner = f' rx="{number(round)}"' if round else ""
         self._add("rect", f'x="{number(x + self._dx)}" y="{number(y + self._dy)}" width="{number(w)}" '
                           f'height="{number(h)}"{corner} {look}', tip)
@@ -67,12 +91,12 @@ class Svg:
     def boxes(self, places: Iterable[tuple[float, float]], w: float, h: float, hue: str, shade: float = 1.0,
               line: str = "", width: float = 1) -> None:
         """Many equal boxes of one look, as one path."""
-        found = []
-        for x, y in places:
-            self._room(x, y, x + w, y + h)
-            found.append(f"M{number(x + self._dx)} {number(y + self._dy)}h{number(w)}v{number(h)}h{number(-w)}z")
-        if found:
-            self._add("path", f'd="{"".join(found)}" {self._look(hue if shade else "", shade, line, width, False)}')
+        corners = [[(x, y), (x + w, y), (x + w, y + h), (x, y + h)] for x, y in places]
+        if corners:
+            look = self._look(hue if shade else "", shade, line, width, False, corners)
+            drawn = "".join(f"M{number(x + self._dx)} {number(y + self._dy)}h{number(w)}v{number(h)}h{number(-w)}z"
+                            for (x, y), *_ in corners)
+            self._add("path", f'd="{drawn}" {look}')
 
     def line(self, x1: float, y1: float, x2: float, y2: float, hue: str = "soft", width: float = 1,
              dash: bool = False, arrow: bool = False) -> None:
@@ -89,10 +113,8 @@ class Svg:
              shade: float = 0) -> None:
         """A line through points; with a shade a closed shape, filled. Width 0: no line."""
         corners = list(points)
-        for x, y in corners:
-            self._room(x, y, x, y)
         drawn = "L".join(f"{number(x + self._dx)} {number(y + self._dy)}" for x, y in corners)
-        look = self._look(hue if shade else "", shade, hue if width else "", width, dash)
+        look = self._look(hue if shade else "", shade, hue if width else "", width, dash, [corners])
         self._add("path", f'd="M{drawn}{"z" if shade else ""}" {look}')
 
     def text(self, x: float, y: float, words: str, size: float = 13, hue: str = "", anchor: str = "start",
@@ -105,6 +127,7 @@ class Svg:
             self._room(x - size, y - start - long, x + size/4, y - start)
         else:
             self._room(x + start, y - size, x + start + long, y + size/4)
+        self.shapes.append(Words(x + self._dx, y + self._dy, words, size, hue or "ink", anchor, bold, mono, turned))
         px, py = number(x + self._dx), number(y + self._dy)
         more = "".join((f' text-anchor="{anchor}"' if anchor != "start" else "", ' font-weight="600"' if bold else "",
                         f' style="fill:var(--tw-{hue})"' if hue else "", ' class="m"' if mono else "",
@@ -158,7 +181,14 @@ class Svg:
         old = self._box or [left, top, right, bottom]
         self._box = [min(old[0], left), min(old[1], top), max(old[2], right), max(old[3], bottom)]
 
-    def _look(self, hue: str, shade: float, line: str, width: float, dash: bool) -> str:
+    def _look(self, hue: str, shade: float, line: str, width: float, dash: bool,
+              corners: list[list[tuple[float, float]]]) -> str:
+        """Attributes; the shape is noted, and room made for it."""
+        for shape in corners:
+            for x, y in shape:
+                self._room(x, y, x, y)
+        moved = [[(x + self._dx, y + self._dy) for x, y in shape] for shape in corners]
+        self.shapes.append(Shape(moved, hue, shade, line, width, dash))
         names = " ".join(([f"f-{hue}"] if hue else []) + ([f"l-{line}"] if line else []))
         return "".join((f'class="{names}"', "" if hue else ' fill="none"',
                         f' fill-opacity="{number(shade)}"' if hue and shade != 1 else "",

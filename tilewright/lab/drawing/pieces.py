@@ -21,21 +21,29 @@ class Cell(NamedTuple):
 
 def grid(pen: Svg, x: float, y: float, rows: int, columns: int, size: float,
          cell: Callable[[int, int], Cell | None], *, high: float = 0, name: str = "", note: str = "", hue: str = "",
-         ticks: tuple[int, int] = (0, 0), text: float = 0, loose: bool = False) -> None:
+         ticks: tuple[int, int] = (0, 0), text: float = 0, loose: bool = False,
+         tip: Callable[[int, int], str] | None = None) -> None:
     """Cells of `size` (and `high`) from (x, y) on. Above them a name, and beside them numbers of every so many rows
-    and columns (`ticks`). `text`: the size of what is in cells; `loose`: it begins in its cell and may be longer."""
+    and columns (`ticks`). `text`: the size of what is in cells; `loose`: it begins in its cell and may be longer.
+    `tip`: what a pointer over a cell shows; only then each cell is a shape of its own."""
     high = high or size
     looks: dict[tuple[str, float], list[tuple[float, float]]] = defaultdict(list)
     words = []
     for r in range(rows):
         for c in range(columns):
             at, found = (x + c*size, y + r*high), cell(r, c)
-            looks[(found.hue, found.shade) if found and found.hue else ("", 0)].append(at)
+            look = (found.hue, found.shade) if found and found.hue else ("", 0)
+            looks[look].append(at)
             if found and found.text:
                 words.append((*at, found.text, found.shade))
     line, width = ("edge", 0.6) if size >= 5 else ("back", 0.3)
     for (filled, shade), places in looks.items():
-        pen.boxes(places, size, high, filled or "back", shade, line, width)
+        if tip is None:
+            pen.boxes(places, size, high, filled or "back", shade, line, width)
+            continue
+        for left, top in places:
+            shown = tip(round((top - y) / high), round((left - x) / size))
+            pen.rect(left, top, size, high, filled or "back", shade or 0.01, line, width, tip=shown)
     if hue:
         pen.rect(x, y, columns*size, rows*high, shade=0, line=hue, width=1.5)
     fits = text or min(size, high) * 0.62

@@ -1,6 +1,7 @@
 """Kernels run in the simulator for figures, and what of the runs is drawn."""
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -80,3 +81,22 @@ def cta_tile(step: str) -> tuple[int, int]:
     """Rows and columns of C that a CTA of a step computes."""
     from tilewright.lab.ladder import gpu06_padded, gpu12_async
     return (gpu12_async.CTA_M, gpu12_async.CTA_N) if step == "async" else (gpu06_padded.L, gpu06_padded.L)
+
+
+@cache
+def events(step: str, k: int = 8, pad: int = -1, target: str = "sm_86") -> tuple[simulator.Event, ...]:
+    """Everything that one CTA of a step of the GPU ladder does, of so many steps of k; `pad`: another padding of the
+    sixth one."""
+    from tilewright.lab.ladder.steps import GPU_STEPS
+    found, (m, n) = GPU_STEPS[step], cta_tile(step)
+    function = found.emit() if pad < 0 else found.emit(PAD=pad)
+    a, b, c = np.ones((m, k), np.float32), np.ones((k, n), np.float32), np.empty((m, n), np.float32)
+    told: list[simulator.Event] = []
+    simulator.run(function, m, n, k, 1.0, a, k, b, n, 0.0, c, n, grid=found.grid(m, n), target=target,
+                  observer=told.append)
+    return tuple(told)
+
+
+def chosen(step: str, what: str, array: str, **more: int) -> list[simulator.Event]:
+    """The loads or stores of one array."""
+    return [event for event in events(step, **more) if (event.what, event.array) == (what, array)]
