@@ -10,6 +10,7 @@ import pytest
 
 import tilewright
 from tests import pages, reference
+from tests.reference_examples import EXAMPLES
 from tilewright import simulator
 from tilewright.compiler import bundle
 from tilewright.ir import Kernel, f32, i32, i64, ptr
@@ -31,7 +32,8 @@ def name(page: Path) -> str:
     return str(page.relative_to(DOCS.parent))
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if "```" in page.read_text()], ids=name)
+@pytest.mark.parametrize("page", [page for page in PAGES if "```" in page.read_text() and page != reference.PAGE],
+                         ids=name)
 def test_a_page_prints_what_it_says(page, monkeypatch, request):
     """Each block runs, or is refused. Commands whose output is not compared: one a page, with --all-ways all."""
     monkeypatch.setattr(bundle, "used", [])
@@ -41,9 +43,10 @@ def test_a_page_prints_what_it_says(page, monkeypatch, request):
 
 
 def test_the_reference_is_what_the_docstrings_say():
+    """And what its examples print, which run while it is made."""
     assert reference.PAGE.read_text() == reference.text(), "python -m tests.reference writes it anew"
     shown = {name for names in reference.PARTS.values() for name in names}
-    assert shown == {name for name in tilewright.__all__ if not name.startswith("_")}
+    assert shown == {name for name in tilewright.__all__ if not name.startswith("_")} == {*EXAMPLES}
 
 
 LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(#[^)\s]*)?\)")
