@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -279,9 +280,9 @@ def pretend(monkeypatch):
     monkeypatch.setattr("tilewright.lab.measure.process.START", PRETENDER)
     monkeypatch.setattr(running, "Child", Impatient)
 
-    def tune(*candidates, time_limit=20.0, listen=None):
+    def tune(*candidates, time_limit=20.0, listen=None, **options):
         monkeypatch.setattr(search, "promising", lambda shape, target, count: list(candidates))
-        return tw.tune(PROBLEM, threads=1, time_limit=time_limit, listen=listen)
+        return tw.tune(PROBLEM, threads=1, time_limit=time_limit, listen=listen, **options)
 
     return tune
 
@@ -309,6 +310,36 @@ def test_what_others_disturbed_is_not_stored(pretend):
     assert "Other processes disturbed this: nothing is stored, and matmul stays as it was" in str(result)
     assert store.rows() == []
     assert choice.best(SHAPE, HERE) is None
+
+
+def test_the_table_begins_with_what_the_verdict_names(pretend):
+    """The model's plan, where a faster one was disturbed or faster by noise alone; else the fastest."""
+    assert pretend(OTHER).rows[0].plan == str(OTHER)
+    result = pretend(OTHER, dataclasses.replace(OTHER, mc=1234))
+    assert (result.rows[0].role, result.rows[1].ratio) == ("model", 2.0)
+    assert str(result).splitlines()[1].endswith("(model)  *")
+
+
+def test_despite_load_the_process_is_timed_and_the_answer_says_so(pretend, monkeypatch):
+    said = str(pretend(OTHER, despite_load=True))
+    assert "CPU time of this process, not time on the wall" in said
+    assert "With several threads" not in said
+    assert search.default_seconds(True, True) == 2 * search.default_seconds(True)
+    job = child.Job(PROBLEM, HERE, 1, (str(OTHER),), 1.0, despite_load=True)
+    busy = on_cpu.OnCpu(job)
+    assert busy.rounds > on_cpu.OnCpu(dataclasses.replace(job, despite_load=False)).rounds
+    monkeypatch.setattr("tilewright.lab.measure.quiet.Watch.disturbed", lambda self: True)
+    assert not busy.watch()()
+    assert busy.track(busy.tried(REFERENCE)).clock is time.process_time
+    busy.restore()
+    with pytest.raises(ValueError, match="despite_load is for CPUs, and sm_90a is a GPU"):
+        tw.tune(PROBLEM, "sm_90a", despite_load=True)
+
+
+def test_what_was_left_out_fits_the_terminal(pretend):
+    result = pretend(CRASHES, OTHER)
+    assert f"left out: {CRASHES}:" in result.text(80)
+    assert max(map(len, result.text(80).splitlines())) <= 80
 
 
 @pytest.mark.parametrize(("first", "then", "rounds", "why"), [
@@ -971,7 +1002,7 @@ def test_slower_halves_drop_out(monkeypatch):
     assert [len(names) for names in phases] == [14, 3]  # the others are hopeless
     assert told[-1] == ("done", {"certain": True})
     rounds = len([1 for event, more in told if event == "turn" and more["name"] == "plan7"])
-    assert rounds == child.HEAT + child.SURE
+    assert rounds == Pretended.rounds[0] + child.SURE
 
 
 # ---- shapes nearby

@@ -54,10 +54,12 @@ Threads = Annotated[
 
 TimeLimit = Annotated[
     float | None, typer.Option(metavar="S", help="Seconds for each problem and thread count.", min=0.1,
-                               show_default="20; on a GPU 10")
+                               show_default="20; 40 with --despite-load; on a GPU 10")
 ]
 Candidates = Annotated[int | None, typer.Option(metavar="N", help="How many plans to try beside the one in use.", min=1,
                                                 show_default="12; on a GPU 32")]
+DespiteLoad = Annotated[bool, typer.Option("--despite-load", help="Measure though other processes are busy: by the CPU "
+                                           "time of the process, in more rounds.")]
 Vendor = Annotated[
     bool | None, typer.Option("--vendor/--no-vendor", show_default="on CPUs",
                               help="Compare what wins with NumPy's BLAS, or with torch on a GPU.")
@@ -72,6 +74,7 @@ def measure(
     time_limit: TimeLimit = None,
     candidates: Candidates = None,
     vendor: Vendor = None,
+    despite_load: DespiteLoad = False,
     json: output.Json = None,
 ) -> None:
     """Measure plans for one problem.  The word "measure" may be left out.
@@ -95,7 +98,7 @@ def measure(
     with errors(what_is_left):
         import tilewright as tw
         from tilewright.lab.bench.commands import all_threads
-        from tilewright.lab.tuner.search import CPU_S, GPU_S
+        from tilewright.lab.tuner.search import default_seconds
         from tilewright.outputs import Progress
         from tilewright.targets import CpuTarget
 
@@ -103,9 +106,10 @@ def measure(
         console = common.console(json == output.STDOUT)
         counts: list[Any] = common.numbers(threads, ["all"], "--threads", {"all": all_threads()})
         for count in counts if threads or isinstance(chip, CpuTarget) else [None]:
-            limit = float(time_limit or (CPU_S if isinstance(chip, CpuTarget) else GPU_S))
+            limit = float(time_limit or default_seconds(isinstance(chip, CpuTarget), despite_load))
             with Progress(console, "starting", limit) as bar:
                 result = tw.tune(problem, chip, threads=count, time_limit=limit, candidates=candidates, vendor=vendor,
+                                 despite_load=despite_load,
                                  listen=_listener(bar, limit, count and plural(count, "thread")))
             found.append(result)
             if json != output.STDOUT:
@@ -130,6 +134,7 @@ def shapes(
     time_limit: TimeLimit = None,
     candidates: Candidates = None,
     vendor: Vendor = None,
+    despite_load: DespiteLoad = False,
     again: Annotated[bool, typer.Option("--again", help="Measure what was measured here before, too.")] = False,
     json: output.Json = None,
 ) -> None:
@@ -160,7 +165,8 @@ def shapes(
         return f"saved {kept} of {plural(count, 'result')}{cannot}{more}"
 
     with errors(so_far), Progress(console, f"{plural(count, 'problem')} to measure", count) as bar:
-        for step in many.run(wanted, chip, time_limit, candidates=candidates, vendor=vendor):
+        for step in many.run(wanted, chip, time_limit, candidates=candidates, vendor=vendor,
+                             despite_load=despite_load):
             threads_ = f", {plural(step.task.threads, 'thread')}" if step.task.threads else ""
             name = f"{step.task.problem}{threads_}"
             if step.result is None and not step.reason:

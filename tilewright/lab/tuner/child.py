@@ -35,7 +35,7 @@ from tilewright.runtime.gpu.driver import LibraryError
 from tilewright.targets import CpuTarget
 
 FINALISTS = 3                   # beside matmul and the model's plan
-HEAT, SHORTER = 3, 0.25         # rounds of a phase before the last, and the length of their turns beside the last's
+SHORTER = 0.25                  # the length of turns of a phase before the last, beside the last's
 SURE = 5                        # rounds after which the last phase may end
 NOISE = 0.005                   # a ratio is known when its error is no larger: half of what a win must be
 HOPELESS = 0.93                 # a ratio to the best below which more rounds would be wasted
@@ -56,7 +56,7 @@ def run(job: Any, emit: Emit, clock: measure.Clock = time.perf_counter) -> None:
 
 
 def _compare(job: Any, by: Contenders, emit: Emit, clock: measure.Clock, began: float) -> None:
-    trying, heats = by.shares
+    (trying, heats), (heat, least, most) = by.shares, by.rounds
     calls: dict[str, Sequence[measure.Call]] = {}
     for name in (REFERENCE, *job.plans):
         if len(calls) > 2 and clock() - began > trying * job.time_limit:
@@ -99,10 +99,10 @@ def _compare(job: Any, by: Contenders, emit: Emit, clock: measure.Clock, began: 
             emit("disturbed")
         return {name: [*sample.seconds] for name, sample in samples.items()}
 
-    left = finalists(take_turns([*calls], heats, 1, HEAT, SHORTER), model, max(len(calls) // 2, FINALISTS))
+    left = finalists(take_turns([*calls], heats, 1, heat, SHORTER), model, max(len(calls) // 2, FINALISTS))
     while len(left) > FINALISTS + 2:
-        left = finalists(take_turns(left, heats, 1, HEAT, SHORTER), model, max((len(left) - 2) // 2, FINALISTS))
-    found = take_turns(left, 1.0, 3, 25)
+        left = finalists(take_turns(left, heats, 1, heat, SHORTER), model, max((len(left) - 2) // 2, FINALISTS))
+    found = take_turns(left, 1.0, least, most)
     by.compare(job, calls[winner(found, model) or (model if model in calls else REFERENCE)], emit)
     emit("done", certain=certain(found, model))
 

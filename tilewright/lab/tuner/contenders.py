@@ -24,6 +24,7 @@ class Job:
     plans: tuple[str, ...]      # the model's first
     time_limit: float
     vendor: bool = False        # compare what wins with another library
+    despite_load: bool = False  # by the time of this process, which others do not use, and in more rounds
 
     def __str__(self) -> str:
         return str(self.problem)
@@ -37,6 +38,7 @@ class Contenders:
     """Operands, and the calls of plans with them; REFERENCE is the name of matmul's own choice."""
     shares: tuple[float, float]     # of the time limit, after which no more plans are tried, and the final begins
     rules: Rules
+    rounds: tuple[int, int, int] = 3, 3, 25     # of a phase before the last; of the last at least, and at most
     track: Callable[[Sequence[measure.Call]], measure.Track] | None = None      # as for measure.interleave
 
     def tried(self, name: str) -> Sequence[measure.Call]:

@@ -36,8 +36,8 @@ COMPILING = 0.5                 # of the time, at most, for one kernel before th
 
 @dataclass(frozen=True)
 class Result:
-    """What a run found. `rows` are what is stored, unless it was disturbed: every plan that was timed, the fastest
-    first."""
+    """What a run found. `rows` are what is stored, unless it was disturbed: every plan that was timed, first the one
+    that matmul uses from now on, then the fastest."""
     problem: Gemm
     target: str
     threads: int                                    # 1 on a GPU
@@ -88,15 +88,28 @@ class Result:
         lines = [self.title, *(f"{number:>2}  {r.plan}{f'  ({r.role})' * bool(r.role)}{'  *' * (r is self.best)}"
                                for number, r in enumerate(self.rows, 1))]
         cells = [["plan", *FIGURES], *([str(number), *figures(r)] for number, r in enumerate(self.rows, 1))]
-        out = [f"left out: {plan}: {why}" for plan, why in self.failed.items()]
         words = [wrap(line, fit) if fit else [line] for line in (LEGEND, *self.notes, self.verdict)]
+        out = [line for plan, why in self.failed.items() for line in _left_out(plan, why, fit)]
         return "\n".join([*lines, "", table(cells, range(len(FIGURES) + 1), fit), *words[0], *out,
                           *(line for each in words[1:] for line in each)])
 
 
+ITS_OWN_TIME = ("Measured despite load: ms and ratios are CPU time of this process, not time on the wall. What it "
+                "loses to other processes in caches and clock still counts: on an idle machine a gain of a few percent "
+                "may differ.")
+ITS_THREADS = ("With several threads it is the time of all of them: a plan that leaves some without work looks better "
+               "than it is.")
 FIGURES = "ms", "GFLOP/s", "times matmul", "rounds"
 LEGEND = ("times matmul: matmul's time over the plan's in the same round, above 1 the plan is faster; median and "
-          "quartiles. *: the best")
+          "quartiles. *: what matmul uses from now on")
+
+
+def _left_out(plan: str, why: str, fit: int | None) -> list[str]:
+    """One line, or the plan in one, to be copied, and the reason in others."""
+    line = f"left out: {plan}: {why}"
+    if fit is None or len(line) <= fit:
+        return [line]
+    return [f"left out: {plan}:", *wrap(why, fit, initial_indent="    ", subsequent_indent="    ")]
 
 
 def figures(r: Row) -> tuple[str, ...]:
@@ -107,7 +120,7 @@ def figures(r: Row) -> tuple[str, ...]:
 
 def tune(problem: Any, *args: Any, target: Target | str | None = None, threads: int | None = None,
          time_limit: float | None = None, candidates: int | None = None, vendor: bool | None = None,
-         listen: Listener | None = None) -> Any:
+         despite_load: bool = False, listen: Listener | None = None) -> Any:
     """Measure the plans that the model ranks best for a problem (a Gemm), with its epilogue, prologues and semiring;
     tilewright.matmul uses the fastest from then on. Or find the best configuration of a kernel
     (tilewright.kernel) for these arguments of a call:
@@ -129,6 +142,9 @@ def tune(problem: Any, *args: Any, target: Target | str | None = None, threads: 
     candidates   how many plans are tried, beside the one in use: by default 12, and 32 on a GPU
     vendor       whether the winner is also compared with another library: on a CPU NumPy's BLAS, by default yes; on a
                  GPU torch, by default no, since its import takes seconds. The rows give its time over ours
+    despite_load True: on a machine that others use, too. Turns are timed by the CPU time of this process instead of
+                 the clock on the wall, in more rounds and, by default, 40 seconds; the result says so. Products on
+                 CPUs only
     listen       called with every event of the measurement (tuner/child.py lists them), for a progress bar
 
     A plan replaces the one in use only if it is faster by more than the noise. The results go to `store.path()`, with
@@ -138,6 +154,8 @@ def tune(problem: Any, *args: Any, target: Target | str | None = None, threads: 
     if isinstance(problem, Parametric):
         if threads is not None:
             raise ValueError(f"threads is for products, and {problem.name} is a kernel: it must be None, not {threads}")
+        if despite_load:
+            raise ValueError(f"despite_load is for products, and {problem.name} is a kernel: it must be False")
         return kernels.tune(problem, args, target, time_limit=time_limit, candidates=candidates or CPU_CANDIDATES,
                             listen=listen)
     asked.problem(problem)
@@ -156,7 +174,9 @@ def tune(problem: Any, *args: Any, target: Target | str | None = None, threads: 
     if problem.scales:
         raise ValueError(f"tune measures products without scales, and {problem} has scales={problem.scales!r}")
     on_cpu = isinstance(chip, CpuTarget)
-    time_limit = (CPU_S if on_cpu else GPU_S) if time_limit is None else time_limit
+    if despite_load and not on_cpu:
+        raise ValueError(f"despite_load is for CPUs, and {chip.name} is a GPU: it must be False")
+    time_limit = default_seconds(on_cpu, despite_load) if time_limit is None else time_limit
     candidates = (CPU_CANDIDATES if on_cpu else GPU_CANDIDATES) if candidates is None else candidates
     if not time_limit > 0:
         raise ValueError(f"time_limit must be a positive number of seconds, not {time_limit}")
@@ -175,12 +195,19 @@ def tune(problem: Any, *args: Any, target: Target | str | None = None, threads: 
     _compile(there.kernel, plans, time_limit, tell)
     left = time_limit - (time.monotonic() - began)
     vendor = on_cpu if vendor is None else vendor
-    run = measured(Job(problem, chip, there.threads, tuple(map(str, plans)), left, vendor), tell)
+    run = measured(Job(problem, chip, there.threads, tuple(map(str, plans)), left, vendor, despite_load), tell)
+    if despite_load:
+        run.notes += [ITS_OWN_TIME, ITS_THREADS][:1 + (there.threads > 1)]
     result = _result(problem, chip, there.shape, there.threads, str(model), run)
     if not result.disturbed:
         store.save(result.rows)
         forget()
     return result
+
+
+def default_seconds(on_cpu: bool, despite_load: bool = False) -> float:
+    """The time limit where none is given."""
+    return (2 * CPU_S if despite_load else CPU_S) if on_cpu else GPU_S
 
 
 def _compile(kernel: Callable[[Any], CompiledGemm], plans: Iterable[Any], time_limit: float, tell: Listener) -> None:
@@ -210,7 +237,7 @@ def _result(problem: Gemm, target: Any, shape: Any, threads: int, model: str, ru
                          *ratio, len(turns), **origin, clock=run.clock)
         if plan == (best or model):
             rows[plan] = dataclasses.replace(rows[plan], vendor=run.vendor, vendor_ratio=run.vendor_ratio)
-    in_order: Sequence[Row] = sorted(rows.values(), key=lambda row: (row.role != "best", -row.ratio))
+    in_order: Sequence[Row] = sorted(rows.values(), key=lambda row: (row.plan != (best or model), -row.ratio))
     if model not in rows:
         raise RuntimeError(f"the model's plan {model} was not measured: "
                            + run.failed.get(model, "the time limit was reached"))
