@@ -48,10 +48,16 @@ def run(path: Path, answers: Mapping[str, str]) -> Iterator[tuple[str, str, str]
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for number, (kind, source, wanted) in enumerate(cells(path)):
         if kind == "code":
-            exercise = ANSWER.search(source)
-            if exercise and exercise["name"] in answers:
-                source = f"{answers[exercise['name']]}\n\n{source[exercise.start():]}"
+            source = answered(source, answers)
             yield source, wanted, executed(source, f"/ipykernel_0/{number}.py", namespace)
+
+
+def answered(source: str, answers: Mapping[str, str]) -> str:
+    """A cell, with the answer in it if it is that of an exercise."""
+    exercise = ANSWER.search(source)
+    if exercise and exercise["name"] in answers:
+        return f"{answers[exercise['name']]}\n\n{source[exercise.start():]}"
+    return source
 
 
 def executed(source: str, file: str, namespace: dict[str, Any]) -> str:
@@ -69,7 +75,7 @@ def rewrite(path: Path) -> None:
     """Let Jupyter run a notebook, and keep its outputs."""
     import nbformat
 
-    book = by_jupyter(path)
+    book = by_jupyter(path, {})
     for number, cell in enumerate(book.cells):
         cell.id, cell.metadata = f"cell-{number}", {}
     book.metadata = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -77,12 +83,15 @@ def rewrite(path: Path) -> None:
     path.write_text(nbformat.writes(book) + "\n")
 
 
-def by_jupyter(path: Path) -> Any:
+def by_jupyter(path: Path, answers: Mapping[str, str]) -> Any:
     """The notebook, run by a kernel in a process of its own. An error in a cell is raised."""
     import nbclient
     import nbformat
 
     book = nbformat.read(path, as_version=4)
+    for cell in book.cells:
+        if cell.cell_type == "code":
+            cell.source = answered(cell.source, answers)
     os.environ |= {"PYTHONPATH": str(DOCS.parents[1])}
     nbclient.NotebookClient(book, timeout=120, record_timing=False).execute()
     return book

@@ -44,4 +44,6 @@ def test_in_jupyter(path, request):
         pytest.skip("with --all-ways")
     if not find_spec("nbclient") or not find_spec("ipykernel"):
         pytest.skip("needs nbclient and ipykernel: pip install -e '.[notebooks]'")
-    notebooks.by_jupyter(path)
+    book = notebooks.by_jupyter(path, notebooks.solutions(path))
+    said = "".join(output.get("text", "") for cell in book.cells for output in cell.get("outputs", ()))
+    assert "6 of 6 solved" in said
