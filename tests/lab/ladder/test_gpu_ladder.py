@@ -20,7 +20,7 @@ from tilewright.lab.bench.suites import ladders
 from tilewright.lab.cli import app
 from tilewright.lab.ladder import gpu11_texture
 from tilewright.lab.ladder.gpu13_dispatch import choose
-from tilewright.lab.ladder.steps import DISPATCH, GPU_STEPS, TENSOR_STEPS
+from tilewright.lab.ladder.steps import DISPATCH, GPU_STEPS, GPU_VARIANTS, TENSOR_STEPS
 from tilewright.lab.measure import measure
 from tilewright.problem import Gemm
 
@@ -119,6 +119,21 @@ def test_awkward_shapes_are_exact(name):
         run(name, m, n, k, function=function)
         lds = (k + 3, n + number % 2, n + 1)
         run(name, m, n, k, alpha=-2.0, beta=3.0, lds=lds, function=function)
+
+
+def test_copies_in_place_of_loads_change_nothing_else():
+    """The variant with the tile of step 10: the same loads and passes, exact at the edges."""
+    step = GPU_VARIANTS["async128"]
+    function, ways = step.emit(), {}
+    for m, n, k, beta in ((128, 256, 16, 0.0), (129, 131, 9, 3.0), (1, 1, 1, 0.0)):
+        a, b, c = integers(m, k, k + 3), integers(k, n, n + 1, 1), integers(m, n, n + 2, 2)
+        wanted = -2.0 * (a.astype(np.float64) @ b) + beta * c
+        ways[m] = simulator.run(function, m, n, k, -2.0, a, k + 3, b, n + 1, beta, c, n + 2, grid=step.grid(m, n))
+        np.testing.assert_array_equal(c, wanted)
+    copied, stored = ways[128], of_one_cta("stored")
+    assert conflicts(copied) == {}
+    assert copied.instructions["fma"] == stored.instructions["fma"]
+    assert copied.of(space="global", verb="load").elements == stored.of(space="global", verb="load").elements
 
 
 def test_aligned_shapes_through_textures():

@@ -92,7 +92,8 @@ def swept(monkeypatch):
     report.extra["clocks"] = "free (1400 to 1900 MHz under load, 1980 at most)"
     for n in (2048, 4096):
         rows = [sample("tilewright", 24.0, n, 600.0, 1500.0), sample("10 stored", 22.0, n, 672.0, 1250.0),
-                sample("11 texture", 23.0, n, 600.0, 1500.0), sample("12 async", 25.0, n, 600.0, 1500.0),
+                sample("11 texture", 23.0, n, 600.0, 1500.0), sample("12 async 128", 11.0, n, 700.0, 1400.0),
+                    sample("12 async", 25.0, n, 600.0, 1500.0),
                 sample("cuBLAS", 20.0, n, 600.0, 1500.0)]
         report.results.append(Result(Case("sweep", Gemm(n, n, n)), 1, "sm_90a", tuple(rows)))
     monkeypatch.setattr(nvidia_sweep, "sweep", lambda quick: (report, "measured"))
@@ -108,6 +109,9 @@ def test_rates_watts_and_clocks_of_a_sweep(swept):
                              "10 stored, MHz", "cuBLAS, MHz")
     assert cell.table[1] == ("2048", "22", "20", "672", "600", "1250", "1500")
     assert nvidia_sweep.faster_with_more_power(QUICK).short == "+10.0%, +12.0% W"
+    copies = nvidia_sweep.copies(QUICK)
+    assert copies.short == "0.50x, 1.14x"
+    assert copies.table[1] == ("2048", "22", "11", "25", "672", "700", "600")
 
 
 def test_rates_per_clock(swept):
@@ -130,7 +134,7 @@ def test_a_gpu_that_is_here_is_measured(swept, monkeypatch):
     cell = nvidia_sweep.free(("10 stored",), QUICK)
     assert cell.how == "measured"
     assert [case.problem.n for case in asked[0].cases] == [2048, 4096]
-    assert asked[0].steps == ["stored", "texture", "async"]
+    assert asked[0].steps == ["stored", "texture", "async128", "async"]
 
 
 # ---- kernels

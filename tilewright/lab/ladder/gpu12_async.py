@@ -7,6 +7,9 @@ before the multiply-adds of these; a thread waits for its own copies, and then a
 
 A copy moves one element, since A is transposed; so any alignment is allowed. Outside the matrices it reads nothing and
 writes a zero. A warp copies 4 rows and 8 columns of A, which the padding keeps free of bank conflicts.
+
+`emit_async(128)` is step 10 with copies in place of its loads and nothing else changed: the article's experiment, which
+was slower.
 """
 from tilewright.ir import f32, i32
 from tilewright.lab.ladder.gpu06_padded import S
@@ -15,23 +18,25 @@ from tilewright.lab.ladder.gpu09_warps import THREADS, lanes
 from tilewright.lab.ladder.gpu10_stored import write
 from tilewright.lab.ladder.gpu_gemm import begin, outer_product
 
-CTA_M, CTA_N, WARP = 128, 256, 64           # 2 x 4 warps, each with 64 x 64 of C
-B_BUFFER = 8 * 1024                         # bytes of a tile of B
+CTA_M, CTA_N, WARP_N = 128, 256, 64         # 2 x 4 warps, each with 64 x 64 of C
 
 
-def emit_async():
-    k, g = begin("gpu12_async", THREADS)
+def emit_async(CTA_N=CTA_N):
+    WARP_M = CTA_N // 4                     # 64; 32 for a CTA of 128 x 128, whose warps are then those of step 9
+    DOWN = CTA_M // WARP_M                  # warps
+    k, g = begin("gpu12_async" + f"_{CTA_N}" * (CTA_N < 256), THREADS, min_ctas=256 // CTA_N)
     (tid, _), (bx, by) = k.thread, k.block
     i0, j0 = by * CTA_M, bx * CTA_N
-    rows, columns = blocks(tid)
-    a_tiles, b_tiles = Buffers(k, "a_smem", A_BUFFER, A_ROW), Buffers(k, "b_smem", B_BUFFER, CTA_N)
+    rows, columns = blocks(tid, WARP_M)
+    a_tiles = Buffers(k, "a_smem", A_BUFFER, A_ROW)
+    b_tiles = Buffers(k, "b_smem", S * CTA_N * f32.bytes, CTA_N)
     fragments = Fragments(k, a_tiles, b_tiles, rows, columns)
 
-    acc = k.tile(16, 8, f32)
-    copy(k, g, tid, i0, j0, k.constant(i32, 0), a_tiles.used, b_tiles.used)
+    acc = k.tile(WARP_M // 4, 8, f32)
+    copy(k, g, tid, i0, j0, k.constant(i32, 0), a_tiles.used, b_tiles.used, CTA_N)
     arrive(k)
     with k.loop(g.depth, step=S) as p0:
-        copy(k, g, tid, i0, j0, p0 + S, a_tiles.other, b_tiles.other)
+        copy(k, g, tid, i0, j0, p0 + S, a_tiles.other, b_tiles.other, CTA_N)
         fragments.load(0)
         for p in range(S):
             if p + 1 < S:
@@ -42,18 +47,19 @@ def emit_async():
         b_tiles.switch()
 
     warp = tid // 32
-    write(k, g, acc, tid, i0 + warp % 2 * WARP, j0 + warp // 2 * WARP, a_tiles.smem)
+    write(k, g, acc, tid, i0 + warp % DOWN * WARP_M, j0 + warp // DOWN * WARP_N, a_tiles.smem)
     return k.function
 
 
-def blocks(tid):
-    """Where this thread's 4 x 2 blocks of 4 x 4 begin."""
+def blocks(tid, WARP_M=64):
+    """Where this thread's 4 x 2 (or 2 x 2) blocks of 4 x 4 begin."""
     warp, i, j = lanes(tid)
-    row, column = warp % 2 * WARP + i * 4, warp // 2 * WARP + j * 4
-    return [row + x for x in range(0, WARP, 16)], [column, column + 32]
+    down = CTA_M // WARP_M
+    row, column = warp % down * WARP_M + i * 4, warp // down * WARP_N + j * 4
+    return [row + x for x in range(0, WARP_M, 16)], [column, column + 32]
 
 
-def copy(k, g, tid, i0, j0, p0, a_tile, b_tile):
+def copy(k, g, tid, i0, j0, p0, a_tile, b_tile, CTA_N):
     """Start to copy this thread's elements of the tiles of A at (i0, p0) and of B at (p0, j0)."""
     i, p, q, j = tid // S, tid % S, tid // 32, tid % 32
     a_at = g.a.at(i0 + i, p0 + p)

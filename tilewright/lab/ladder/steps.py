@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import Any, ClassVar
 
 from tilewright.atoms.mfma import Mfma
@@ -165,6 +166,13 @@ GPU_STEPS: dict[str, GpuStep] = {
 }
 
 
+# Beside the ladder: an experiment of the article, to be timed
+GPU_VARIANTS: dict[str, GpuStep] = {
+    "async128": GpuStep("12 async 128", "step 10 with copies in place of loads", partial(gpu12_async.emit_async, 128),
+                        formula="2n³/L global, 2n³/V shared + n²", c_through_shared=True),
+}
+
+
 @dataclass(frozen=True)
 class Choice:
     """A step that is no kernel of its own: gpu13_dispatch.choose says which of these multiplies given matrices."""
@@ -297,6 +305,8 @@ def step(name: str, target: Target) -> Any:
     """The step of this name on a target's ladder. ValueError, with the names that there are, for any other, and for a
     step whose instruction the target lacks."""
     kind, steps = ladder(target)
+    if kind == "gpu" and name in GPU_VARIANTS:
+        return GPU_VARIANTS[name]
     if name not in steps:
         raise ValueError(f"there is no step {name!r} of the {kind.upper()} ladder, which is {target.name}'s; the steps "
                          f"are {', '.join(steps)}")

@@ -17,15 +17,15 @@ from tilewright.lab.bench.peer import OURS
 from tilewright.lab.bench.results import CUBLAS, Report, Result
 from tilewright.lab.bench.suites import ladders, shapes
 from tilewright.lab.ladder.gpu13_dispatch import choose
-from tilewright.lab.ladder.steps import GPU_LADDER
+from tilewright.lab.ladder.steps import GPU_LADDER, GPU_VARIANTS
 from tilewright.lab.measure.gpu_rules import GpuRules
 from tilewright.lab.reproduce import chart
 from tilewright.lab.reproduce.row import Absent, Cell, Setting
 from tilewright.lab.reproduce.run import RESULTS, committed, where
 
 SWEEP, SQUARES, LADDER = "article_h200.json", "h200.json", "ladder_gpu_h200.json"
-STEPS = ("stored", "texture", "async")
-TITLES = {name: GPU_LADDER[name].title for name in (*STEPS, "dispatch")}
+STEPS = ("stored", "texture", "async128", "async")
+TITLES = {name: (GPU_LADDER | GPU_VARIANTS)[name].title for name in (*STEPS, "dispatch")}
 Series = dict[str, list[tuple[float, float]]]
 PANELS = {"TFLOP/s": "", "W": "watts", "MHz": "sm_mhz"}
 TITLE = {"TFLOP/s": "rate", "W": "power", "MHz": "clock of multiprocessors", "%": "multiply-adds that the clock allows"}
@@ -196,18 +196,18 @@ def faster_with_more_power(setting: Setting) -> Cell:
 
 
 def copies(setting: Setting) -> Cell:
-    """The asynchronous step beside the one without copies in flight."""
+    """Copies in flight alone, and with the larger tile, beside the kernel without them."""
     report, how = sweep(setting.quick)
-    rows = []
-    for r in report.results:
-        before, after = rate(r, TITLES["stored"]), rate(r, TITLES["async"])
-        watts = [tables.state(r, TITLES[name], "watts") for name in ("stored", "async")]
-        if before and after:
-            rows.append((r.case.size, f"{before:.1f}", f"{after:.1f}", f"{after / before:.3f}",
-                         *("-" if x is None else f"{x:.0f}" for x in watts)))
-    return Cell(how, f"{where(report)}. The larger tile with copies in flight loses where C is small, since it leaves "
-                "multiprocessors idle.", f"{rows[-1][3]}x at {rows[-1][0]}",
-                table=(("n", TITLES["stored"], TITLES["async"], "ratio", "W", "W"), *rows))
+    names = [TITLES[name] for name in ("stored", "async128", "async") if points(report, TITLES[name], "")]
+    units = [unit for unit in ("TFLOP/s", "W") if points(report, names[0], PANELS[unit])]
+    table = _table({unit: {name: points(report, name, PANELS[unit]) for name in names} for unit in units})
+    before = dict(points(report, names[0], ""))
+    ratios = {name: geometric_mean([rate / before[n] for n, rate in points(report, name, "")]) for name in names[1:]}
+    said = ", ".join(f"{name} has {ratio:.3f} times" for name, ratio in ratios.items())
+    missing = "" if len(ratios) == 2 else " The results have no kernel of 128 x 128 with copies."
+    return Cell(how, f"{where(report)}: {said} the rate of {names[0]} (geometric mean of {len(before)} sizes). Small "
+                f"matrices have too few tiles of 128 x 256 for all multiprocessors.{missing}",
+                ", ".join(f"{ratio:.2f}x" for ratio in ratios.values()), table=table)
 
 
 def dispatched(setting: Setting) -> Cell:

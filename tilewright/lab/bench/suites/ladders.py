@@ -26,6 +26,7 @@ from tilewright.lab.ladder.steps import (
     DISPATCH,
     GPU_LADDER,
     GPU_STEPS,
+    GPU_VARIANTS,
     TENSOR_STEPS,
     GpuStep,
     TensorStep,
@@ -102,9 +103,10 @@ def _gpu_step(name: str, step: Any) -> Peer:
 
 def gpu_steps(names: Iterable[str]) -> list[Peer]:
     """Steps by name, beside the peers of any suite. ValueError for a name that is none."""
-    if unknown := [name for name in names if name not in GPU_LADDER]:
-        raise ValueError(f"there is no step {unknown[0]!r} of the GPU ladder; the steps are {', '.join(GPU_LADDER)}")
-    return [_gpu_step(name, GPU_LADDER[name]) for name in names]
+    known = GPU_LADDER | GPU_VARIANTS
+    if unknown := [name for name in names if name not in known]:
+        raise ValueError(f"there is no step {unknown[0]!r} of the GPU ladder; the steps are {', '.join(known)}")
+    return [_gpu_step(name, known[name]) for name in names]
 
 
 def table(results: list[Result]) -> list[list[str]]:
