@@ -10,6 +10,7 @@ import pytest
 from tilewright.lab.drawing.catalogue import FIGURES
 from tilewright.lab.drawing.figure import SOURCES
 from tilewright.lab.drawing.pen import PHONE, READABLE, Svg
+from tilewright.lab.reproduce.row import source
 
 SVG = "{http://www.w3.org/2000/svg}"
 DRAWN = [key for key, figure in FIGURES.items() if figure.draw]
@@ -22,6 +23,19 @@ def test_every_figure_is_drawn_or_has_a_reason() -> None:
         assert figure.title
         assert bool(figure.draw) == bool(figure.caption) != bool(figure.reason)
         assert (figure.caption or figure.reason).endswith(".")
+    of_articles = [figure for figure in FIGURES.values() if figure.source != "lecture"]
+    assert len(of_articles) == 55       # two are shown twice
+    assert sum(bool(figure.draw or figure.measured) for figure in of_articles) == 52
+
+
+def test_the_names_are_the_sources() -> None:
+    """Those of the items of `tilewright reproduce`, in their order."""
+    for name in ("cpu", "nvidia", "cdna"):
+        items = [item for item in source(name).items if item.kind == "figure" and not item.again]
+        assert [item.name.removesuffix(".png") for item in items] == [
+            figure.name for figure in FIGURES.values() if figure.source == name]
+        for item in items:
+            assert not (item.left_out and FIGURES[f"{name}/{item.name.removesuffix('.png')}"].draw)
 
 
 @pytest.mark.parametrize("key", DRAWN)

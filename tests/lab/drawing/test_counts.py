@@ -110,6 +110,8 @@ def test_show_draws_a_figure(tmp_path) -> None:
     assert all(key in run("show", "--figure", "list") for key in FIGURES)
     assert "not drawn: A screenshot" in run("show", "--figure", "ak_post", status=2)
     assert "cpu/kernel" in run("show", "--figure", "kernal", status=2)
+    run("show", "-f", "cpu/intel_core_perf", "-o", str(path))       # a row of `tilewright reproduce`
+    assert path.read_text().count("<svg") == path.read_text().count("</svg>") == 1
 
 
 def test_formats_draws(tmp_path) -> None:

@@ -49,7 +49,7 @@ def test_an_unknown_source_or_item_is_a_sentence():
 
 def test_the_table_fits_a_terminal(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    said = call("reproduce", "cpu", "--only", "16 YMM,mm256_loadu.png").stdout
+    said = call("reproduce", "cpu", "--only", "16 YMM,cpu_arch.png").stdout
     assert max(map(len, said.splitlines())) <= 80
     assert "left out" in said
     assert "2 rows in" in said

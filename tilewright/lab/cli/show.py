@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -36,15 +36,30 @@ def show(
     from tilewright.lab.drawing.catalogue import FIGURES, find
 
     if figure == "list":
-        rows = [[key, found.title if found.draw else f"not drawn: {found.reason}"] for key, found in FIGURES.items()]
-        typer.echo(output.listed((key, words) for key, words in rows))
+        typer.echo(output.listed((key, found.title if found.drawn or found.measured else f"not drawn: {found.reason}")
+                                 for key, found in FIGURES.items()))
         return
     found = find(figure)
-    if found.drawn is None:
+    if found.drawn:
+        save(found.drawn(), to)
+    elif found.measured:
+        save(_row(found), to)
+    else:
         raise BadInput(f"{found.key} is not drawn: {found.reason}")
-    save(found.drawn(), to)
     if to is not None:
         typer.echo(output.fill(f"{found.title}. {found.caption}"))
+
+
+def _row(figure: Any) -> str:
+    """The plot of a row of `tilewright reproduce`: the first, where it has several."""
+    from tilewright.lab.reproduce import run
+    from tilewright.lab.reproduce.row import Setting
+
+    (row,) = run.rows_of(figure.source, [f"{figure.name}.png"])
+    done = run.make(row, Setting(quick=True))
+    if done.cell is None or "</svg>" not in done.cell.svg:
+        raise BadInput(f"{figure.key} is not drawn: {done.why or (done.cell and done.cell.text)}")
+    return done.cell.svg.partition("</svg>")[0] + "</svg>\n"
 
 
 def save(drawn: object, to: Path | None) -> None:

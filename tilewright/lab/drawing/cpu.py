@@ -33,6 +33,10 @@ def tile() -> Any:
     return tiling(chip(), "f32")
 
 
+GALLERY.measured("intel_core_perf", "Rate against size on an Intel processor")
+GALLERY.measured("amd_ryzen_perf", "Rate against size on an AMD processor")
+
+
 @figure("matmul_naive", "Every element of C is a dot product",
         "A row of A and a column of B, which make one element of C. Below: how many loads that takes for the whole "
         "product, as the simulator counts them for the first step of the ladder.")
@@ -69,7 +73,7 @@ def fmadd() -> Svg:
     from tilewright.lab.drawing.records import fma
     a, b, c, d = fma(chip().lanes(4))
     pen = Svg("One fused multiply-add of vectors", 480)
-    names = [("a", "blue", ""), ("b", "orange", "*"), ("c", "green", "+"), ("d", "green", "=")]
+    names = [("a", "blue", ""), ("* b", "orange", ""), ("+ c", "green", ""), ("= d", "green", "")]
     rows = a, b, c, d
     memory.vectors(pen, 30, 0, 30, names, len(a), lambda i, lane: f"{rows[i][lane]:g}")
     pen.text(0, 160, f"{len(a)} lanes of f32 in {chip().vector_bytes * 8} bits: {2*len(a)} operations", 13, "soft")
@@ -237,7 +241,7 @@ def mm256_loadu() -> Svg:
 
 @figure("kernel_mask", "A tile at the edge of C",
         "The last tiles of C hang over its edge: elements outside are computed from zeros, and the store leaves them "
-        "out. Below: which lanes of each row are stored.")
+        "out, by masks.")
 def kernel_mask() -> Svg:
     from tilewright.lab.drawing.records import masked_store
     t = tile()
@@ -254,7 +258,7 @@ def kernel_mask() -> Svg:
 
 
 @figure("mem_system", "The memory hierarchy of a core",
-        "Registers, three caches and memory, boxes as wide as the logarithm of the size; beside each what the blocked "
+        "Registers, three caches and memory, boxes as wide as the logarithm of the size; in each what the blocked "
         "product keeps there.")
 def mem_system() -> Svg:
     from tilewright.lab.ladder.cpu4_blocked import blocks
@@ -263,7 +267,8 @@ def mem_system() -> Svg:
             "L3": f"a block of B: {kc} x {nc}"}
     levels = [_registers(), *(Store(name, size, held[name], LEVELS[name]) for name, size in
                               (("L1", t.l1d), ("L2", t.l2), ("L3", t.l3))), _memory()]
-    return memory.hierarchy("The memory hierarchy of a core", levels, [f"The sizes are those of a {t.model}."])
+    return memory.hierarchy("The memory hierarchy of a core", levels, [
+        f"The caches are those of {t.model}; the memory is that of the article's machine."])
 
 
 def _registers() -> Store:

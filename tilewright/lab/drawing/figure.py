@@ -24,6 +24,7 @@ class Figure:
     drawn: Callable[[], Svg | str] | None
     caption: str = ""
     reason: str = ""
+    measured: bool = False      # a plot of rates, which a row of lab/reproduce draws
 
     @property
     def draw(self) -> Callable[[], str] | None:
@@ -51,6 +52,11 @@ class Gallery:
             self.figures.append(Figure(self.source, name, title, draw, caption))
             return draw
         return keep
+
+    def measured(self, name: str, title: str) -> None:
+        """A plot of what was measured."""
+        self.figures.append(Figure(self.source, name, title, None, measured=True, reason="A plot of rates, which "
+                                   f"`tilewright reproduce {self.source} --only {name}.png` draws."))
 
     def left_out(self, name: str, title: str, reason: str) -> None:
         self.figures.append(Figure(self.source, name, title, None, reason=reason))

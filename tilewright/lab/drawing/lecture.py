@@ -115,4 +115,4 @@ def memories() -> Svg:
         Store("shared memory and L1", chip.smem_sm, "of a multiprocessor: tiles of A and B", "violet"),
         Store("L2", chip.l2, f"of all {chip.sms} multiprocessors", "teal"),
         Store("global memory", 24 << 30, f"A, B and C; {chip.bandwidth / 1e9:.0f} GB/s", "soft")],
-        [f"The sizes are those of an {chip.model}."])
+        [f"The sizes are those of an {chip.model} with 24 GiB."])

@@ -21,6 +21,8 @@ def code(step: str) -> Any:
     return run.compiled(step, targets.target(CHIP))
 
 
+GALLERY.measured("unlocked_perf", "Rate and power against size, with free clocks")
+GALLERY.measured("locked_perf", "Rate against size, at one clock")
 GALLERY.left_out("ak_post", "A post by Andrej Karpathy", "A screenshot of somebody's post.")
 
 
@@ -62,17 +64,6 @@ def standard_ld() -> Svg:
         Step("global memory", "L2", ""), Step("L2", "L1", ""),
         Step("L1", "registers", f"ld.global: {loaded:,} bytes", "blue"),
         Step("registers", "shared memory", f"st.shared: {stored:,} bytes", "blue")])
-
-
-@figure("cp_async", "From global to shared memory, past the registers",
-        "The way of the tiles in the ladder's twelfth kernel: an asynchronous copy, which holds no register. The "
-        "numbers are bytes of one CTA and 64 steps of k, counted by the simulator.")
-def cp_async() -> Svg:
-    from tilewright.lab.drawing.records import tile_traffic
-    copied, stored = tile_traffic("async")
-    return memory.route("From global to shared memory, past the registers", _LEVELS, [
-        Step("global memory", "L2", ""), Step("L2", "L1", ""),
-        Step("L1", "shared memory", f"cp.async: {copied:,} bytes, {stored - copied:,} of zeros", "green")])
 
 
 _LEVELS = [("global memory", "A and B"), ("L2", ""), ("L1", ""), ("registers", "of 256 threads"),
@@ -180,3 +171,24 @@ def stgx() -> Svg:
 def stg_final() -> Svg:
     return staged.by_rows("C stored by rows", records.chosen("warps", "store", "c")[0],
                           records.chosen("stored", "store", "c")[0], 128)
+
+
+for name, title in (("128x128x8_lock", "the step `stored` at one clock"), ("128x128x8", "the step `stored`"),
+                    ("128x128x8_texld_lock", "the step `texture` at one clock"),
+                    ("128x128x8_texld", "the step `texture`")):
+    GALLERY.measured(name, f"Rate against size: {title}")
+
+
+@figure("cp_async", "From global to shared memory, past the registers",
+        "The way of the tiles in the ladder's twelfth kernel: an asynchronous copy, which holds no register. The "
+        "numbers are bytes of one CTA and 64 steps of k, counted by the simulator.")
+def cp_async() -> Svg:
+    from tilewright.lab.drawing.records import tile_traffic
+    copied, stored = tile_traffic("async")
+    return memory.route("From global to shared memory, past the registers", _LEVELS, [
+        Step("global memory", "L2", ""), Step("L2", "L1", ""),
+        Step("L1", "shared memory", f"cp.async: {copied:,} bytes, {stored - copied:,} of zeros", "green")])
+
+
+GALLERY.measured("128x256x8_lock", "Rate against size: the step `async` at one clock")
+GALLERY.measured("128x256x8", "Rate against size: the step `async`")

@@ -63,7 +63,7 @@ def grid(pen: Svg, x: float, y: float, rows: int, columns: int, size: float,
         above += pen.least * 1.15 if ticks[1] else 2
         pen.text(x, y - above, name, 14, hue or "ink", bold=True)
         if note and pen.length(note, 0) < columns*size:
-            pen.text(x + pen.length(name + "m", 16.5), y - above, note, 0, "soft")
+            pen.text(x + pen.length(name + "m", 17.5), y - above, note, 0, "soft")
 
 
 class Rect(NamedTuple):
