@@ -111,6 +111,6 @@ def committed(name: str) -> Report:
 
 def where(report: Report) -> str:
     """Machine, date and commit of a result file, for the text of a row."""
-    gpu = report.machine.get("gpu") or {}
+    gpu = report.machine.get("gpu") or report.extra.get("device") or {}
     name = gpu.get("name") or report.machine["cpu"]
     return f"{name}, {report.created[:10]}, commit {report.commit or 'unknown'}"
