@@ -122,7 +122,8 @@ def test_rates_per_clock(swept):
 
 
 def test_the_choice_among_kernels_has_the_rate_of_the_chosen(swept):
-    assert [nvidia_sweep.rate(r, "13 dispatch") for r in swept.results] == pytest.approx([23.0, 25.0])
+    assert [rate for _, rate in nvidia_sweep.points(swept, "13 dispatch", "")] == pytest.approx([23.0, 25.0])
+    assert nvidia_sweep.locked(("13 dispatch",), QUICK).short == f"{(23 * 25) ** 0.5 / 20:.3f} x cuBLAS"
 
 
 def test_a_gpu_that_is_here_is_measured(swept, monkeypatch):

@@ -50,26 +50,26 @@ def _ladder() -> Report:
     return report
 
 
-def rate(r: Result, name: str) -> float | None:
-    """TFLOP/s; of the choice among kernels, where it was not timed by itself, that of the kernel that it chooses."""
-    if name == TITLES["dispatch"] and r.sample(name) is None:
-        p, target = r.case.problem, targets.target(r.isa)
-        name = TITLES[choose(target, p.m, p.n, p.k, 0, p.k, 0, p.n)]
-    found = r.gflops(name)
-    return found / 1e3 if found else None
+def timed(r: Result, name: str) -> str:
+    """The row of a kernel: of the choice among kernels, where it was not timed by itself, that of the chosen one."""
+    if name != TITLES["dispatch"] or r.sample(name):
+        return name
+    p, target = r.case.problem, targets.target(r.isa)
+    return TITLES[choose(target, p.m, p.n, p.k, 0, p.k, 0, p.n)]
 
 
 def points(report: Report, name: str, what: str) -> list[tuple[float, float]]:
-    """(n, value) for TFLOP/s, a figure of the GPU's state, or "share": of the multiply-adds that could be started at
-    the clock that was held."""
+    """(n, value) for TFLOP/s (""), a figure of the GPU's state, or "share": of the multiply-adds that could be started
+    at the clock that was held."""
     found = []
     for r in report.results:
-        clock = tables.state(r, name, "sm_mhz")
-        value = rate(r, name) if not what else tables.state(r, name, what)
+        row = timed(r, name)
+        rate, clock = r.gflops(row), tables.state(r, row, "sm_mhz")
+        value = rate and rate / 1e3 if not what else tables.state(r, row, what)
         if what == "share":
             target: Any = targets.target(r.isa)
-            done, sms = rate(r, name), report.machine["gpu"].get("sms", target.sms)
-            value = 1e8 * done / (2 * target.fma_f32 * sms * clock) if done and clock else None
+            sms = report.machine["gpu"].get("sms", target.sms)
+            value = 1e5 * rate / (2 * target.fma_f32 * sms * clock) if rate and clock else None
         if value is not None:
             found.append((float(r.case.problem.n), float(value)))
     return found
@@ -102,12 +102,10 @@ def free(names: tuple[str, ...], setting: Setting) -> Cell:
     panels = {label: {name: found for name in (*names, CUBLAS) if (found := points(report, name, what))}
               for label, what in PANELS.items()}
     panels = {label: series for label, series in panels.items() if series}
-    ratio = _mean(report, names[0])
-    said = [f"{where(report)}. Clocks: {report.extra.get('clocks', 'not recorded')}."]
-    if ratio:
-        said.append(f"{names[0]} has {ratio:.3f} times the rate of cuBLAS (geometric mean of {len(report.results)} "
-                    "sizes).")
-    return Cell(how, "\n\n".join(said), f"{ratio:.3f} x cuBLAS" if ratio else "",
+    ratios = [(name, ratio) for name in names if (ratio := _mean(report, name))]
+    times = "; ".join(f"{name} {ratio:.3f} times the rate of cuBLAS" for name, ratio in ratios)
+    return Cell(how, f"{where(report)}. Clocks: {report.extra.get('clocks', 'not recorded')}.\n\nGeometric means of "
+                f"{len(report.results)} sizes: {times}.", f"{ratios[0][1]:.3f} x cuBLAS" if ratios else "",
                 _pictures(panels), _table(panels),
                 differs="" if len(panels) > 1 else "Watts and clocks are missing in these results, which are older "
                 "than the command that records them for the steps.")
@@ -120,9 +118,9 @@ def locked(names: tuple[str, ...], setting: Setting) -> Cell:
     if not series:
         return _bounds(names)
     panels = {"%": series}
-    ratio = _mean(report, names[0], "share")
-    return Cell(how, f"{where(report)}. Per clock {names[0]} does {ratio or 0:.3f} times as much as cuBLAS (geometric "
-                "mean).", f"{ratio or 0:.3f} x cuBLAS", _pictures(panels), _table(panels))
+    ratio = _mean(report, names[0], "share") or 0.0
+    return Cell(how, f"{where(report)}. In a clock {names[0]} does {ratio:.3f} times as much as cuBLAS (geometric "
+                "mean).", f"{ratio:.3f} x cuBLAS", _pictures(panels), _table(panels))
 
 
 def _bounds(names: tuple[str, ...]) -> Cell:
