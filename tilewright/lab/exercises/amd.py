@@ -11,7 +11,7 @@ from tilewright import formats, simulator
 from tilewright.atoms.amd import find, mfma, scaled
 from tilewright.formats.quantization import quantize
 from tilewright.lab.exercises.cpu import differ, integers
-from tilewright.lab.exercises.mechanism import Wrong, agree, ask, exercise, shown
+from tilewright.lab.exercises.mechanism import Wrong, agree, ask, ask_pair, exercise, shown
 
 F16 = mfma("gfx942", 16, 16, "f16")
 LANES = 64
@@ -59,7 +59,7 @@ def holders(of_a: Callable[[int, int], tuple[int, int]], of_d: Callable[[int, in
         for lane in range(LANES):
             for e in range(4):
                 i, j = layout(lane, e)
-                got = ask(answer, i, j)
+                got = ask_pair(answer, i, j)
                 if got != (lane, e):
                     part = ("the element is right, the lane is not." if got[1:] == (e,) else
                             "the lane is right, the element is not." if got[:1] == (lane,) else
@@ -129,7 +129,7 @@ def scales(answer: Callable[[int, int, int], tuple[int, int]]) -> str:
         for lane in range(LANES):
             for e in range(32):
                 i, k = atom.a(lane, e)
-                wanted, got = (lane, brings[i, k // 32]), ask(answer, i, k, bits)
+                wanted, got = (lane, brings[i, k // 32]), ask_pair(answer, i, k, bits)
                 if got != wanted:
                     wrong = ("the scale is brought by another one" if got[:1] == (lane,) else "another lane holds it")
                     rule = ("Of 8 bits a lane has two runs of 16 along k, with those of the other lane between them."

@@ -11,7 +11,7 @@ import numpy as np
 from tilewright import simulator, targets
 from tilewright.ir import Function, Kernel, f32, ptr
 from tilewright.lab.exercises.cpu import integers
-from tilewright.lab.exercises.mechanism import Wrong, agree, ask, exercise, shown
+from tilewright.lab.exercises.mechanism import Wrong, agree, ask, ask_pair, exercise, shown
 from tilewright.lab.ladder.gpu04_shared import walk as fetched
 from tilewright.lab.ladder.steps import GPU_STEPS
 from tilewright.nests.nest import Refused
@@ -46,7 +46,7 @@ def loads(answer: Callable[[str, int, int, int], int]) -> str:
 def walk(answer: Callable[[Any, int, int, int, int], tuple[Any, Any]]) -> str:
     for threads, rows, columns in (64, 32, 8), (64, 8, 32), (128, 16, 16):
         rounds = rows * columns // threads
-        places = [tuple(ask(answer, tid, j, threads, rows, columns)) for j in range(rounds) for tid in range(threads)]
+        places = [ask_pair(answer, tid, j, threads, rows, columns) for j in range(rounds) for tid in range(threads)]
         size = f"{rows} x {columns} by {threads} threads"
         outside = [x for x in places if not (0 <= x[0] < rows and 0 <= x[1] < columns)]
         if outside:
@@ -59,7 +59,7 @@ def walk(answer: Callable[[Any, int, int, int, int], tuple[Any, Any]]) -> str:
         k = Kernel("walk", threads=threads, x=ptr(f32), y=ptr(f32))
         x, y = (array.view(64, 1) for array in k.args)
         for j in range(rounds):
-            row, column = ask(answer, k.thread[0], j, threads, rows, columns)
+            row, column = ask_pair(answer, k.thread[0], j, threads, rows, columns)
             y[row, column] = x[row, column]
         report = simulator.run(k.function, integers(rows, 64), np.zeros((rows, 64), np.float32))
         moved, fewest = report.of("x", "load").moved, rows * columns * 4 // 32

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
+from numbers import Real
 from textwrap import fill
 from typing import Any
 
@@ -86,11 +87,13 @@ def _judge(found: Exercise, answer: tuple[Any, ...]) -> Verdict:
             given(x)
         return Verdict(found.name, True, found.checker(*answer))
     except Unanswered:
-        return Verdict(found.name, None, "your answer goes where the dots are. Then run this cell again.")
+        return Verdict(found.name, None, "your answer goes where the dots are, or a function returns nothing yet.")
     except Wrong as wrong:
         return Verdict(found.name, False, str(wrong))
     except Fault as fault:
         return Verdict(found.name, False, f"the simulator stopped your kernel: {fault}")
+    except Exception as error:          # an answer of a kind that the checker did not think of
+        return Verdict(found.name, False, f"this answer cannot be used: {type(error).__name__}: {error}")
 
 
 def progress(book: str) -> None:
@@ -141,19 +144,25 @@ def ask(function: Callable[..., Any], *args: Any) -> Any:
                     f"{type(error).__name__}{line}: {error}") from error
 
 
+def ask_pair(function: Callable[..., Any], *args: Any) -> tuple[Any, Any]:
+    """What a function returns that must return two things."""
+    got = ask(function, *args)
+    if not isinstance(got, tuple | list) or len(got) != 2:
+        raise Wrong(f"{getattr(function, '__name__', 'your function')}({', '.join(map(shown, args))}) is {shown(got)}, "
+                    f"and the answer is a pair.")
+    return got[0], got[1]
+
+
 def agree(function: Callable[..., Any], cases: Iterable[tuple[tuple[Any, ...], Any]], source: str,
           hint: Callable[[tuple[Any, ...], Any, Any], str] = lambda args, got, wanted: "") -> int:
     """The number of cases (arguments, what is true of them) on which the function agrees with `source`, which are all;
     else Wrong, with the first case and what `hint` says of it."""
     number = 0
     for args, wanted in cases:
-        got = ask(function, *args)
-        try:
-            equal = bool(got == wanted) or abs(got - wanted) <= 1e-9 * abs(wanted)
-        except (TypeError, ValueError):
-            equal = False
-        if not equal:
-            name = getattr(function, "__name__", "your function")
+        got, name = ask(function, *args), getattr(function, "__name__", "your function")
+        if not isinstance(got, Real):
+            raise Wrong(f"{name}({', '.join(map(shown, args))}) is {shown(got)}, and the answer is a number.")
+        if not abs(got - wanted) <= 1e-9 * abs(wanted):
             raise Wrong(f"{name}({', '.join(map(shown, args))}) is {shown(got)}, and {source} {shown(wanted)}. "
                         f"{hint(args, got, wanted)}".rstrip())
         number += 1

@@ -10,7 +10,7 @@ import numpy as np
 from tilewright import simulator
 from tilewright.ir import Function, Kernel, f32, i32, ptr, vec
 from tilewright.lab.exercises.cpu import differ, integers
-from tilewright.lab.exercises.mechanism import Unanswered, Wrong, agree, ask, exercise
+from tilewright.lab.exercises.mechanism import Unanswered, Wrong, agree, ask, ask_pair, exercise
 
 WARP = 32
 Indices = list[int]
@@ -69,6 +69,8 @@ def race(broken: Callable[[], Function], line: Any, mended: Callable[[], Functio
                     f"reading: two warps may be a whole round of the loop apart, unless a barrier stands between them.")
     try:
         report = product(ask(mended))
+    except Unanswered:
+        raise Wrong(f"line {line} it is. Now write emit_mended; its last line is `return k.function`.") from None
     except simulator.Fault as fault:
         if fault.kind == "race" and fault.line.number - mended.__code__.co_firstlineno + 1 == line:
             raise Wrong("the line is right. The mended kernel still has the same race: where must all threads have "
@@ -132,7 +134,7 @@ def swizzle(answer: Callable[[Any, Any], Any]) -> str:
 
 @exercise("nvidia.lanes", "where the lanes of a warp sit")
 def lanes(answer: Callable[[Any], tuple[Any, Any]]) -> str:
-    places = [tuple(ask(answer, lane)) for lane in range(WARP)]
+    places = [ask_pair(answer, lane) for lane in range(WARP)]
     wanted = {(i, j) for i in range(4) for j in range(8)}
     if missing := sorted(wanted - set(places)):
         raise Wrong(f"no lane sits at row {missing[0][0]}, column {missing[0][1]} of the 4 x 8 places. Each of 32 "
@@ -143,7 +145,7 @@ def lanes(answer: Callable[[Any], tuple[Any, Any]]) -> str:
     lane, a_smem, b_smem = k.thread[0], k.smem("a_smem", (WARP,), f32), k.smem("b_smem", (WARP,), f32)
     a_smem[lane], b_smem[lane] = a[lane], b[lane]
     k.barrier()
-    i, j = ask(answer, lane)
+    i, j = ask_pair(answer, lane)
     c[lane] = k.load(a_smem.at(i * 4), vec(f32, 4))[0] * k.load(b_smem.at(j * 4), vec(f32, 4))[0]
     report = simulator.run(k.function, integers(WARP), integers(WARP), np.zeros(WARP, np.float32))
     a_passes, b_passes = (report.of(name, "load").moved for name in ("a_smem", "b_smem"))
