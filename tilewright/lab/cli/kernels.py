@@ -128,7 +128,7 @@ def explain(
         str | None, typer.Option("--step", "-s", metavar="NAME", help="A step of the target's ladder with parameters, "
                                  "as of `tilewright tune --step`, instead of a plan.", show_default=False)] = None,
     svg: Annotated[
-        Path | None, typer.Option("--svg", metavar="FILE", help="Write the picture to FILE, by matplotlib.",
+        Path | None, typer.Option("--svg", metavar="FILE", help="Write the picture to FILE.",
                                   show_default=False, callback=output.checked)] = None,
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Write picture and text to FILE.",

@@ -143,8 +143,9 @@ class Svg:
                 y, line = y + 1.3*size, word
             else:
                 line = f"{line} {word}".lstrip()
-        self.text(x, y, line, size, hue)
-        return y + 1.3*size
+        if line:
+            self.text(x, y, line, size, hue)
+        return y + 1.3*size * bool(line)
 
     @contextmanager
     def moved(self, dx: float, dy: float) -> Iterator[None]:

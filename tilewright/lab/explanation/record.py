@@ -210,12 +210,12 @@ class Explanation:
         return Text("\n").join(Text(line, "bold" if heading else "") for line, heading in self.lines())
 
     def svg(self) -> str:
-        """A picture: nested tiles, roofline, bytes by level, the time by cause. RuntimeError without matplotlib."""
+        """A picture: nested tiles, roofline, bytes by level, the time by cause, other plans and why not they."""
         from tilewright.lab.explanation.picture import svg
         return svg(self)
 
     def html(self) -> str:
-        """A page: the picture, where matplotlib is installed, and the text."""
+        """A page: the picture and the text."""
         from tilewright.lab.explanation.picture import html
         return html(self)
 

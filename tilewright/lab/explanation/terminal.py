@@ -80,6 +80,15 @@ def why(other: Alternative) -> str:
     return f"{other.cause}, {duration(abs(seconds))} {'longer' if seconds > 0 else 'less'}"
 
 
+def not_taken(found: Explanation, other: Alternative) -> str:
+    """Why a plan is not the one that runs, in words: what takes longer, or why the chosen one is kept although this one
+    is predicted to be faster."""
+    said = why(other)
+    if other.slower < 0:
+        return f"{said}{', ' * bool(said)}predicted to be faster than the plan, {FASTER.get(found.origin, CHOSEN)}"
+    return said or "as long as the plan by the model: neither is better"
+
+
 # ---- bytes
 
 def traffic(found: Explanation) -> Iterator[str]:
