@@ -12,7 +12,7 @@ from tilewright.lab.bench import tables
 from tilewright.lab.bench.cases import GPU
 from tilewright.lab.bench.peer import OURS, is_peer
 from tilewright.lab.bench.results import ABSENT, CELLS, CUBLAS, OWN, SUITES, Report, Result, Session
-from tilewright.lab.bench.tables import REMARK, Column, groups, shown
+from tilewright.lab.bench.tables import REMARK, Column, display, groups, shown
 from tilewright.lab.measure.measure import Spread, spread
 from tilewright.lab.measure.probes import OUT_OF_DATE
 from tilewright.lab.measure.quiet import BUSY, words
@@ -54,7 +54,7 @@ def _show_cpu(report: Report, console: Console) -> None:
         table = tables.table(group, results, peak, busy=busy)
         if Measurement.get(console, console.options.update(max_width=1000), table).maximum > console.width:
             table = tables.table(group, results, peak, narrow=True, busy=busy)
-        console.print(table)
+        display(table, console)
 
 
 def _show_formats(report: Report, console: Console) -> None:
@@ -64,8 +64,8 @@ def _show_formats(report: Report, console: Console) -> None:
         head, *body = tables.format_lines(members)
         rows = [[escape(cell) for cell in row] for row in body]
         console.print()
-        console.print(shown(tables.formats_title(n, threads, isa), "", head, rows, left=(head[0], REMARK),
-                            bold=("G/s",), wrap=True))
+        display(shown(tables.formats_title(n, threads, isa), "", head, rows, left=(head[0], REMARK),
+                            bold=("G/s",), wrap=True), console)
     console.print(tables.FORMATS_CAPTION, highlight=False)
 
 
@@ -85,7 +85,7 @@ def _show_gpu(report: Report, console: Console) -> None:
         for columns_of, said in [(rate_columns, caption), *power]:
             cells = list(columns_of(results))
             rows = [[cell(r) for _, cell in cells] for r in results]
-            console.print(shown(tables.title(group), said, [h for h, _ in cells], rows, left=("held back by",)))
+            display(shown(tables.title(group), said, [h for h, _ in cells], rows, left=("held back by",)), console)
 
 
 def _show_steps(report: Report, console: Console) -> None:
@@ -95,7 +95,7 @@ def _show_steps(report: Report, console: Console) -> None:
     head, *rows = ladders.table(report.results)
     device = report.machine.get("gpu", report.extra.get("device", {})).get("name", "")
     caption = "medians; in brackets the share of cuBLAS's rate in the same rounds"
-    console.print(shown(device, caption, head, rows, left=head[:1]))
+    display(shown(device, caption, head, rows, left=head[:1]), console)
 
 
 def _show_simulated(report: Report, console: Console) -> None:
@@ -103,7 +103,7 @@ def _show_simulated(report: Report, console: Console) -> None:
     from tilewright.lab.bench.suites import ladders as study
 
     for table in study.tables(report):
-        console.print(table)
+        display(table, console)
     console.print(f"Registers and CTAs per SM: {report.extra.get('ptxas', 'unknown')}.", highlight=False)
 
 
@@ -112,27 +112,27 @@ def _show_cells(report: Report, console: Console) -> None:
     from tilewright.lab.bench.suites.never_lose import LOST, MEANS, lost, means
 
     console.print()
-    console.print(shown(f"{report.kind}: the fastest peer's time over ours", "", MEANS, means(report.results),
-                        left=MEANS[:1], bold=("geometric mean",)))
+    display(shown(f"{report.kind}: the fastest peer's time over ours", "", MEANS, means(report.results),
+                        left=MEANS[:1], bold=("geometric mean",)), console)
     found = lost(report.results)
     if not found:
         console.print("No cell is below 1.00.", highlight=False)
     for title, rows in ((f"the worst {min(WORST, len(found))}", found[:WORST]),
                         (f"all {len(found)} cells below 1.00", found if len(found) > WORST else [])):
         if rows:
-            console.print(shown(title, "", LOST, rows, left=(LOST[0], LOST[3], LOST[5]), bold=("ratio",)))
+            display(shown(title, "", LOST, rows, left=(LOST[0], LOST[3], LOST[5]), bold=("ratio",)), console)
 
 
 def _show_startup(report: Report, console: Console) -> None:
     rows = [(name, tables.quoted(spread(seconds), 3)) for name, seconds in report.extra["startup"].items()]
-    console.print(shown("wall clock of a whole process", "seconds: median (quartiles)", ("process", "seconds"), rows,
-                        left=("process",)))
+    display(shown("wall clock of a whole process", "seconds: median (quartiles)", ("process", "seconds"), rows,
+                        left=("process",)), console)
 
 
 def _show_tiles(report: Report, console: Console) -> None:
     from tilewright.lab.bench.suites import tiles
 
-    console.print(tiles.table(report))
+    display(tiles.table(report), console)
     for line in tiles.remarks(report):
         console.print(line, highlight=False)
 
@@ -144,7 +144,7 @@ def _show_records(report: Report, console: Console) -> None:
 
     suite = import_module(f"tilewright.lab.bench.suites.{report.kind}")
     head, rows = study.table(suite, report.extra[report.kind])
-    console.print(shown(report.kind, suite.CAPTION, head, rows, left=head[:1]))
+    display(shown(report.kind, suite.CAPTION, head, rows, left=head[:1]), console)
 
 
 TABLES: dict[str, Callable[[Report, Console], None]] = {

@@ -20,6 +20,7 @@ from tilewright.lab.measure.probes import exceeded
 from tilewright.text import plural
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
 K = TypeVar("K")
@@ -76,6 +77,50 @@ def shown(
         found.add_column(heading, justify=justify, no_wrap=not wrap, style="bold" * (heading in bold))
     for row in rows:
         found.add_row(*row)
+    return found
+
+
+WORDS = 40  # letters of a column above which its cells are broken into lines
+GAP = 2  # between columns
+
+
+def display(table: Table, console: Console) -> None:
+    """Print a table. One that is wider than the terminal goes on below with the further columns, and no cell is cut."""
+    for part in fitted(table, console.width):
+        console.print(part)
+
+
+def fitted(table: Table, width: int) -> list[Table]:
+    """The table; or, where it is wider, tables that are not, each with the first column."""
+    from copy import copy
+
+    from rich.table import Table
+    from rich.text import Text
+
+    heads = [str(column.header) for column in table.columns]
+    cells = [max((len(line) for cell in column.cells for line in Text.from_markup(str(cell)).plain.splitlines()),
+                 default=0) for column in table.columns]
+    if sum(max(cell, *map(len, (head or " ").splitlines())) + GAP for cell, head in zip(cells, heads)) < width:
+        return [table]
+    heads = [textwrap.fill(head, max(cell, *map(len, head.split()), 10), break_long_words=False)
+             for cell, head in zip(cells, heads)]
+    widths = [min(max(cell, *map(len, (head or " ").splitlines())), WORDS) + GAP for cell, head in zip(cells, heads)]
+    groups: list[list[int]] = [[0]]
+    for column in range(1, len(heads)):
+        if sum(widths[i] for i in groups[-1]) + widths[column] >= width and len(groups[-1]) > 1:
+            groups.append([0])
+        groups[-1].append(column)
+    found = []
+    for number, group in enumerate(groups):
+        part = Table(title=table.title if number == 0 else None, title_justify="left", caption_justify="left",
+                     caption=table.caption if number == len(groups) - 1 else None, box=table.box)
+        part.padding = table.padding
+        for i in group:
+            part.columns.append(copy(table.columns[i]))
+            part.columns[-1]._index, part.columns[-1].header = len(part.columns) - 1, heads[i]
+            part.columns[-1].no_wrap = cells[i] <= WORDS
+        part.rows.extend(table.rows)
+        found.append(part)
     return found
 
 

@@ -41,7 +41,8 @@ def einsum(
     kind = formats.get(dtype, "--dtype").dtype
     arrays: list[Any] = [np.empty([extents[label] for label in term], kind) for term in terms]
     _, found = tw.einsum_path(subscripts, *arrays, threads=threads)
-    output.show(found.record, lambda: typer.echo(str(found)), json)
+    output.show(found.record, lambda: typer.echo("\n".join(
+        line if " plan " in line else output.hanging(line, 9) for line in str(found).splitlines())), json)
 
 
 def _size(text: str) -> tuple[str, int]:

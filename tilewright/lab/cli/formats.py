@@ -74,9 +74,9 @@ def formats(
                     lambda: typer.echo(f"{found.name}\n{output.listed(lines)}"), json)
     else:
         bits = found.check(_number(pattern), "PATTERN")
-        output.show(lambda: {"format": found.name, "pattern": bits, "value": found.decode(bits),
-                             "steps": str(explain(found, bits)).splitlines()},
-                    lambda: typer.echo(explain(found, bits)), json)
+        steps = str(explain(found, bits)).splitlines()
+        output.show(lambda: {"format": found.name, "pattern": bits, "value": found.decode(bits), "steps": steps},
+                    lambda: typer.echo("\n".join(output.hanging(x, 10) for x in steps)), json)
 
 
 def _table() -> None:

@@ -50,12 +50,13 @@ def cpu(
 
     chip, dtype = common.target(target, CpuTarget), common.product(dtype)
     found = [_cpu_step(name, step, chip, dtype) for name, step in CPU_STEPS.items()]
-    headings = ["step", "vector FMAs", "loads", "registers", "spills", "product", "idea"]
+    headings = ["step", "vector FMAs", "loads", "registers", "spills", "product"]
     rows = [[str(row[heading]) for heading in headings] for row in found]
+    ideas = output.listed((str(row["step"]), str(row["idea"])) for row in found)
     output.show(lambda: {"target": chip.name, "dtype": dtype, "steps": found},
                 lambda: typer.echo(f"{dtype} on {chip.name}, hot loops\n\n"
                                    + output.table([headings, *rows], right=range(1, 5))
-                                   + f"\n\n{output.fill(CPU_LEGEND)}"), json)
+                                   + f"\n\n{ideas}\n\n{output.fill(CPU_LEGEND)}"), json)
     if wrong := [f"{row['name']}: {row['wrong']}" for row in found if row["wrong"]]:
         output.fail(f"a product is wrong: {'; '.join(wrong)}")
 

@@ -142,9 +142,20 @@ def _show(atom: Mfma, chosen: dict[str, Fragment], tables: bool) -> None:
         for block in range(x.blocks):
             row, column = describe.ROLES[n]
             typer.echo(f"\n{n}[{row}][{column}]{f'.B{block}' * (x.blocks > 1)}, {x.format}: lane:register")
-            typer.echo(aligned(describe.by_element(x, block)))
+            typer.echo(_fitted(describe.by_element(x, block)))
         typer.echo(f"\nregisters of {n}, {x.type} in each lane")
-        typer.echo(aligned(describe.by_register(n, x)))
+        typer.echo(_fitted(describe.by_register(n, x)))
+
+
+def _fitted(rows: list[list[str]]) -> str:
+    """Tables with an empty row between two; on a terminal each goes on below where it is wider."""
+    if output.width() is None:
+        return aligned(rows)
+    tables: list[list[list[str]]] = [[]]
+    for row in rows:
+        tables[-1] += [row] if row else []
+        tables += [] if row else [[]]
+    return "\n\n".join(output.table(x) for x in tables if x) + "\n" * (not rows[-1])
 
 
 def peak(
@@ -210,13 +221,14 @@ def _cpu_peak(found: Any, native: bool, cores: int | None, clock: float | None, 
 
     def text() -> None:
         at = "the clock is unknown: --clock GHZ" if rows[0].clock is None else f"{rows[0].clock / 1e9:.2f} GHz"
-        typer.echo(f"{found.model} ({found.name}): {plural(rows[0].cores, 'core')}, {at}; rates in GFLOP/s")
+        cores = plural(rows[0].cores, "core")
+        typer.echo(output.fill(f"{found.model} ({found.name}): {cores}, {at}; rates in GFLOP/s"))
         cells = [[x.format, x.instructions, f"{x.fmas:g}", f"{x.per_cycle:g}", rate(x.one), rate(x.flops),
                   *[rate(x.measured), rate(x.measured_all)] * native] for x in rows]
         typer.echo(output.table([head, *cells], right=range(2, 8)))
         typer.echo(output.fill(f"{rows[0].format} by {rows[0].instructions}: {rows[0].derivation}"))
-        typer.echo("FMAs in a cycle: " + ("measured, an FMA loop beside dependent additions" if native
-                                          else cpu_peaks.SOURCE))
+        typer.echo(output.fill("FMAs in a cycle: " + (
+            "measured, an FMA loop beside dependent additions" if native else cpu_peaks.SOURCE)))
 
     output.show(lambda: {"model": found.model, "target": found.name, "peaks": [
         {"format": x.format, "instructions": x.instructions, "fmas_per_cycle": x.fmas, "flop_per_cycle": x.per_cycle,
