@@ -6,7 +6,8 @@
     ```python cuda     only where there is a CUDA device; elsewhere it is compiled
     ```python excerpt FILE   lines of that file of the repository, in its order; `...` alone stands for lines left out
     ```asm excerpt STEP      lines of the hot loop that this step of the CPU ladder compiles to for AVX2, likewise
-    ```console run     a line `$ tilewright ...` and what the command prints, blanks at the ends of lines left out
+    ```console run     a line `$ tilewright ...`, or `$ python FILE` of the repository, and what it prints, blanks at
+                       the ends of lines left out
     ```console         lines `$ tilewright ...`; what they print is not compared
     ```sh              commands, one a line, with comments
 
@@ -22,7 +23,9 @@ from __future__ import annotations
 import linecache
 import os
 import re
+import runpy
 import shlex
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -64,9 +67,10 @@ def outputs(page: Path, cuda: bool, commands: int | None = None) -> Iterator[tup
                 case ["asm", "excerpt", step]:
                     must_hold(hot_loop(step), body, f"{page.name}:{above}: the hot loop of {step}")
                 case ["console", "run"]:
-                    command, said = body.removeprefix("$ tilewright ").split("\n", 1)
+                    program, *arguments = shlex.split(body.partition("\n")[0].removeprefix("$ "))
                     start = block.start("body") + body.index("\n") + 1
-                    yield (start, block.end("body")), said, said_by(shlex.split(command))
+                    printed = said_by_file(*arguments) if program == "python" else said_by(arguments)
+                    yield (start, block.end("body")), text[start:block.end("body")], printed
                 case ["console"] | ["sh"]:
                     lines = [x.removeprefix("$ ") for x in body.splitlines() if kind == ["sh"] or x.startswith("$ ")]
                     for line in lines:
@@ -106,6 +110,15 @@ def said_by(arguments: list[str]) -> str:
     if result.exit_code:
         raise SyntaxError(f"tilewright {' '.join(arguments)} fails: {result.output[-500:]} {result.exception or ''}")
     return "".join(f"{line.rstrip()}\n" for line in result.output.splitlines())
+
+
+def said_by_file(file: str, *arguments: str) -> str:
+    """What a script of the repository prints."""
+    path = str((ROOT / file).parent)
+    with mock.patch.object(sys, "argv", [file, *arguments]), mock.patch.object(sys, "path", [path, *sys.path]), \
+         redirect_stdout(StringIO()) as printed:
+        runpy.run_path(str(ROOT / file), run_name="__main__")
+    return "".join(f"{line.rstrip()}\n" for line in printed.getvalue().splitlines())
 
 
 def each_command(line: str) -> Iterator[list[str]]:
@@ -167,8 +180,6 @@ def check(page: Path, cuda: bool, equal: Callable[[str, str], None], commands: i
 
 
 if __name__ == "__main__":
-    import sys
-
     for name in sys.argv[1:]:
         rewrite(Path(name).resolve())
         rewrite(Path(name).resolve())  # lines may have moved
