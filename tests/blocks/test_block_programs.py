@@ -372,6 +372,28 @@ def test_what_a_loop_may_not_change():
             count += 1
 
 
+@pytest.mark.parametrize("block", [64, 1024])
+def test_a_number_that_a_loop_makes_a_block(block):
+    """A name that was a Python number may be a block in the loop, if a round does not need what the one before made."""
+    k = Program("wrong", "sm_80", x=ptr(f32), n=i32)
+    x, n = k.args
+    most = -1.0
+    with pytest.raises(TypeError, match=r"most is a Python number before .* k.full\(\(\), -1.0\) makes"):  # noqa: PT012
+        for start in k.range(0, n, block):
+            most = k.maximum(most, k.max(k.load(x + (start + k.arange(0, block)))))
+
+    k = Program("right", "sm_80", x=ptr(f32), n=i32)
+    x, n = k.args
+    now, most = 0.0, k.full((), -1.0)
+    for start in k.range(0, n, block):
+        now = k.max(k.load(x + (start + k.arange(0, block))))
+        most = k.maximum(most, now)
+    k.store(x, most)
+    values = np.arange(2048, dtype=np.float32)
+    simulator.run(k.function, values, 2048)
+    assert values[0] == 2047
+
+
 def test_a_loop_that_is_left():
     k = Program("left", "sm_80", x=ptr(f32), n=i32)
     for _ in k.range(k.args[1]):

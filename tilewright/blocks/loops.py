@@ -202,6 +202,9 @@ def ranged(p: Program, start: Any, stop: Any, step: int, num_stages: int) -> Ite
         while True:                     # until no name has elements that it had one number for in the round before
             p.loads = Loads()
             yield index(counter)
+            for name in numbers.keys() & dict(_blocks(p, frame)).keys():    # unknown to a round that reads it first
+                _rebind(frame, name, Block(p, (), i32, f"{name} is a Python number before the loop and a block at its "
+                                           f"end: k.full((), {numbers[name]}) makes a number that a loop can change"))
             seen = {name: set(block.dims) for name, block in _blocks(p, frame) if name in before}
             if all(seen[name] <= dims.get(name, set(before[name][1].dims)) for name in seen):
                 break

@@ -128,7 +128,8 @@ def differ(c: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any], when: str) -> 
     if bad.size:
         at = tuple(int(x) for x in bad[0])
         inside = f"[{', '.join(map(str, at))}]"
-        said = "nothing was stored there" if np.isnan(c[at]) else f"it is {c[at]:g}, and {wanted[at]:g} is right"
+        said = ("it is NaN: nothing was stored there, or what had been there was added" if np.isnan(c[at]) else
+                f"it is {c[at]:g}, and {wanted[at]:g} is right")
         raise Wrong(f"{len(bad)} of {c.size} elements of C are wrong {when}. The first is C{inside}: {said}.")
 
 
