@@ -7,6 +7,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
+from tests.helpers.figures import drawn
 from tilewright.lab.drawing.catalogue import FIGURES
 from tilewright.lab.drawing.figure import SOURCES
 from tilewright.lab.drawing.pen import PHONE, READABLE, Svg
@@ -40,9 +41,7 @@ def test_the_names_are_the_sources() -> None:
 
 @pytest.mark.parametrize("key", DRAWN)
 def test_the_figure_can_be_read(key: str) -> None:
-    draw = FIGURES[key].draw
-    assert draw
-    text = draw()
+    text = drawn(key)
     root = ElementTree.fromstring(text)
     assert root.findtext(f"{SVG}title")
     assert "prefers-color-scheme:dark" in text

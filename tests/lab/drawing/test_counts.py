@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import tilewright as tw
+from tests.helpers.figures import drawn
+from tilewright import simulator
 from tilewright.atoms.amd import find
 from tilewright.lab.cli import app
 from tilewright.lab.drawing import accesses, bits, cpu, gpu_tiles, lanes, records, staged
@@ -16,9 +20,7 @@ from tilewright.lab.drawing.pieces import Trio
 
 
 def words(key: str) -> str:
-    draw = FIGURES[key].draw
-    assert draw
-    return " | ".join(re.findall(r"<text[^>]*>([^<]*)", draw()))
+    return " | ".join(re.findall(r"<text[^>]*>([^<]*)", drawn(key)))
 
 
 def test_padding_frees_the_banks() -> None:
@@ -39,6 +41,24 @@ def test_passes_of_every_access_are_the_simulators(step: str) -> None:
         if event.what in ("load", "store") and event.space == "shared":
             warp = accesses.first_warp(event)
             assert accesses.passes(accesses.turns(event, warp)) == event.costs()[warp].moved, event.line
+
+
+@pytest.mark.parametrize("chip", ["gfx942", "gfx950"])
+def test_passes_of_waves_are_the_simulators(chip: str) -> None:
+    """On chips of 64 lanes, some of whose wide loads go over 64 banks."""
+    problem, told = tw.Gemm(64, 64, 64, "f16", layout="nt"), []
+    operands = [np.ones(shape, np.float16) for shape in ((64, 64), (64, 64))]
+    with simulator.observed(told.append):
+        tw.simulate(tw.compile(problem, chip), operands[0], operands[1].T)
+    wide = 0
+    for event in told:
+        if event.what in ("load", "store") and event.space == "shared":
+            warp, there = accesses.first_warp(event, 64), accesses.banks_of(event, chip, 64)
+            assert accesses.passes(accesses.turns(event, warp, 64, there)) == event.costs()[warp].moved, event.line
+            wide += there == 64
+            drawn = str(accesses.access(event, chip, 64))
+    assert (chip == "gfx950") == bool(wide)
+    assert "passes over the banks" in drawn
 
 
 def test_stores_by_rows_fill_sectors() -> None:
@@ -105,7 +125,7 @@ def run(*arguments: str, status: int = 0) -> str:
 def test_show_draws_a_figure(tmp_path) -> None:
     path = tmp_path / "f.svg"
     run("show", "--figure", "e8m0", "-o", str(path))
-    assert path.read_text() == FIGURES["cdna/e8m0"].draw()          # type: ignore[misc]
+    assert path.read_text() == drawn("cdna/e8m0")
     assert run("show", "--figure", "cdna/e8m0").startswith("<svg")
     assert all(key in run("show", "--figure", "list") for key in FIGURES)
     assert "not drawn: A screenshot" in run("show", "--figure", "ak_post", status=2)

@@ -11,7 +11,7 @@ import numpy as np
 
 from tilewright.lab.drawing.pen import ROUND, Svg
 from tilewright.lab.drawing.pieces import Cell, grid, key
-from tilewright.targets.banks import WORD
+from tilewright.targets.banks import WORD, for_target
 
 if TYPE_CHECKING:
     from tilewright.simulator import Event
@@ -72,24 +72,23 @@ def passes(found: dict[tuple[int, int], tuple[int, int, int]]) -> int:
     return sum(most.values())
 
 
-def banks(title: str, event: Event, lanes: int = 32, shown: int = 0) -> Svg:
-    """A row for each lane, a column for each bank: which banks a lane's words are in, and the pass that delivers
-    them. `shown`: only so many lanes, unless 0."""
+def banks(title: str, event: Event, lanes: int = 32, there: int = 32) -> Svg:
+    """A row for each lane, a column for each of the banks that there are: which banks a lane's words are in, and the
+    pass that delivers them."""
     warp = first_warp(event, lanes)
-    cost, found = event.costs()[warp], turns(event, warp, lanes)
-    size, left = 13.4, 56
+    cost, found = event.costs()[warp], turns(event, warp, lanes, there)
+    size, left = 13.4 * 32 / there, 56
     pen = Svg(title, 500)
-    many = shown or lanes
     cells = {(lane, bank): (turn, at) for (lane, _), (turn, at, bank) in found.items()}
 
     def cell(lane: int, bank: int) -> Cell | None:
         if (lane, bank) not in cells:
             return None
         turn, at = cells[lane, bank]
-        return Cell("red" if at else ROUND[turn % 4], 0.25 + 0.6 * bool(at), str(at + 1))
-    grid(pen, left, 0, many, 32, size, cell, ticks=(4, 4), text=9.5, name="banks")
+        return Cell("red" if at else ROUND[turn % 4], 0.25 + 0.6 * bool(at), str(at + 1) if there == 32 else "")
+    grid(pen, left, 0, lanes, there, size, cell, high=13.4, ticks=(4, there // 8), text=9.5, name="banks")
     pen.text(left - 8, -6, "lane", 0, "soft", "end")
-    y = many*size + 24
+    y = lanes*13.4 + 24
     what = f"{event.name or event.what} of {event.array}, {event.width * event.item} bytes a lane"
     pen.text(0, y, what, 13)
     pen.text(0, y + 20, f"{int(cost.moved)} passes over the banks, where {int(cost.ideal)} would do", 13,
@@ -126,7 +125,14 @@ def sectors(title: str, event: Event, lanes: int = 32) -> Svg:
     return pen
 
 
-def access(event: Event, lanes: int = 32) -> Svg:
-    """The picture for the kind of memory."""
+def access(event: Event, target: str, lanes: int = 32) -> Svg:
+    """The picture for the kind of memory, of a chip with such warps."""
     title = f"{event.line}: {event.name or event.what} of {event.array} by warp {first_warp(event, lanes)}"
-    return (sectors if event.space == "global" else banks)(title, event, lanes)
+    if event.space == "global":
+        return sectors(title, event, lanes)
+    return banks(title, event, lanes, banks_of(event, target, lanes))
+
+
+def banks_of(event: Event, target: str, lanes: int) -> int:
+    """How many banks there are for it: some chips have more for wide loads."""
+    return for_target(target, lanes).split(event.item * event.width, event.what == "load").banks
