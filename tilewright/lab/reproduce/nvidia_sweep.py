@@ -148,14 +148,22 @@ def tutorials(setting: Setting) -> Cell:
                 table=(("step", "of cuBLAS"), *((name, f"{share:.1%}") for name, share in shares)))
 
 
+def _ours(setting: Setting) -> tuple[Report, str]:
+    """Results of `matmul` beside cuBLAS, with watts and clocks: the sweep, or older squares."""
+    report, how = sweep(setting.quick)
+    return (report, how) if points(report, OURS, "watts") else (committed(SQUARES), "committed")
+
+
 def of_the_peak(setting: Setting) -> Cell:
-    report = committed(SQUARES)
-    found = [r for r in report.results if r.case.suite == "square"]
-    target: Any = targets.target("h200")
-    shares = {r.case.problem.n: 1e9 * (r.gflops() or 0.0) / target.flops() for r in found}
+    report, how = _ours(setting)
+    found = [r for r in report.results if r.case.suite in ("sweep", "square")]
+    target: Any = targets.target(found[0].isa)
+    gpu = report.machine["gpu"]
+    peak = 2e6 * target.fma_f32 * gpu.get("sms", target.sms) * (gpu.get("max_sm_mhz") or target.clock / 1e6)
+    shares = {r.case.problem.n: 1e9 * (r.gflops() or 0.0) / peak for r in found}
     n = max(shares, key=shares.__getitem__)
     ratio = geometric_mean([ratio.median for r in found if (ratio := r.ratio(CUBLAS))])
-    return Cell("committed", f"{where(report)}: at most {shares[n]:.1%} of {target.flops() / 1e12:.1f} TFLOP/s, at n = "
+    return Cell(how, f"{where(report)}: at most {shares[n]:.1%} of {peak / 1e12:.1f} TFLOP/s, at n = "
                 f"{n}, and {ratio:.3f} times cuBLAS's rate (geometric mean of {len(found)} sizes).",
                 f"{shares[n]:.0%}, {ratio:.2f}x", table=(("n", "of the peak"), *((str(n), f"{x:.1%}")
                                                                             for n, x in shares.items())))
@@ -163,9 +171,7 @@ def of_the_peak(setting: Setting) -> Cell:
 
 def watched(setting: Setting) -> Cell:
     """A line such as nvidia-smi's, of a product of 4096."""
-    report, how = sweep(setting.quick)
-    if not points(report, OURS, "watts"):
-        report, how = committed(SQUARES), "committed"
+    report, how = _ours(setting)
     r = next(r for r in report.results if r.case.problem.n == 4096 and tables.state(r, OURS, "watts"))
     watts, clock, memory, held = (tables.state(r, OURS, what)
                                   for what in ("watts", "sm_mhz", "memory_mhz", "held_back"))
@@ -175,9 +181,9 @@ def watched(setting: Setting) -> Cell:
 
 
 def clocks(setting: Setting) -> Cell:
-    report = committed(SQUARES)
+    report, how = _ours(setting)
     gpu = report.machine["gpu"]
-    return Cell("committed", f"{where(report)}: at most {gpu['max_sm_mhz']:.0f} MHz, memory at "
+    return Cell(how, f"{where(report)}: at most {gpu['max_sm_mhz']:.0f} MHz, memory at "
                 f"{gpu['max_memory_mhz']:.0f} MHz, power limit {gpu['power_limit_watts']:.0f} W; clocks "
                 f"{report.extra['clocks']}.", f"{gpu['max_sm_mhz']:.0f} MHz at most")
 
