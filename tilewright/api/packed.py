@@ -47,8 +47,8 @@ def pack(
     b           [..., k, n], two axes or more, of any format of `tilewright formats` and any strides. It is copied, and
                 may change or be deleted afterwards. Results of tilewright.quantize with groups, with blocks, or for an
                 `a` of floats become `PackedWeights`, which take no more memory; if `plan` is given, blocks are
-                decoded once, to 4 bytes a number (2 with a="bf16" on chips that multiply pairs of bf16). For other
-                integers with a scale for each column the elements are packed.
+                decoded once, to 4 bytes a number (2 with a="bf16" on chips that multiply pairs of bf16). Other integers
+                with a scale for each column are packed as such.
     a           the format ("bf16") or dtype of the left operands; by default b's own, f32 for block-scaled formats
     out_dtype   the out_dtype of the products. It decides the format of their sums; products with another out_dtype but
                 the same format of sums can use the same packed b (docs/formats.md)

@@ -41,7 +41,7 @@ def loops(function: Callable[..., Any]) -> Loops:
     =           to elements and variables, and += -= *=. Subscripts are like bounds; A.shape[0], len(A) and
                 m, n = A.shape are sizes
     values      + - * / ** and min, max, abs, np.where, sqrt, exp and the other functions of epilogues; choices
-    if          comparisons of indices and sizes, joined by `and`, or of numbers
+    if          comparisons of indices and sizes, joined by `and`; comparisons of numbers
 
     Anything else is Refused, a TypeError with the line, and so are subscripts that may be outside of their array;
     nothing has run then. Arithmetic is in the format to which NumPy would promote what a statement reads, at least f32

@@ -91,7 +91,7 @@ def in_worker_process() -> bool:
 
 
 def set_num_threads(n: int | None) -> None:
-    """Use n threads from now on, in the whole process; None goes back to the default, looked up anew.
+    """Use n threads from now on, in the whole process; None restores the default, which is looked up again.
 
     More threads than CPUs are allowed, but slower. Threads inside `threads()` keep their own number.
     """
