@@ -20,7 +20,7 @@ def kernel(emit: Callable[..., Any] | None = None, /, **given: Any) -> Any:
     `add(n, x, y, z)`. With NumPy's arrays it runs on this machine's CPU, a kernel of `each` on as many threads as
     `tilewright.get_num_threads()` says where that pays; with arrays in a GPU's memory (torch, CuPy, DLPack,
     __cuda_array_interface__) there, on their library's stream. The emitter's parameter `threads` is None for a CPU, and
-    on a GPU the threads of a CTA, 256 or what `tw.kernel(emit, threads=128)` says; `warp` is the number of lanes of a warp;
+    on a GPU the threads of a CTA, 256 or what `tw.kernel(emit, threads=128)` says; `warp` is the lanes of a warp;
     others need defaults. `grid=` of a call is the number of CTAs. By default it is one, or for a kernel of `each`
     enough that each thread, or each row, has one iteration. TypeError, ValueError or OverflowError for arguments that
     do not fit the kernel's parameters.
