@@ -61,7 +61,7 @@ class Step(NamedTuple):
 @dataclass(frozen=True)
 class Schedule:
     """The loops of a function for arrays of certain shapes and strides, and how they run: `tilewright.schedule`. It is
-    never changed: each operation returns a new one, whose `history` has one more sentence. Printed, it is the tree of loops.
+    never changed: operations return a new one, whose `history` has one more sentence. Printed, it is the tree of loops.
 
     nest        the loops as written
     sizes       the numbers that bounds and subscripts have
