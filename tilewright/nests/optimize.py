@@ -9,7 +9,8 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -27,8 +28,11 @@ from tilewright.nests.running import verified
 from tilewright.nests.running.execution import Execution, Given, distinct, look
 from tilewright.nests.running.run import Loops, kind
 from tilewright.problem import Gemm
+from tilewright.runtime import repeats
 from tilewright.runtime.gpu.arrays import library_of
 
+PROGRAMS = WeakKeyDictionary[Any, Any]()        # of results of `optimize` on GPUs; empty when plans are chosen anew
+repeats.derived.append(cast(Any, PROGRAMS))
 VERIFIED: set[tuple[Any, ...]] = set()          # nests with the sentences of their products that agreed
 
 
@@ -153,6 +157,7 @@ class Optimized:
         self.smaller: Callable[..., Any] = lambda shapes, sizes: (
             (nest, *more) for more in verified.smaller(nest, shapes, sizes))
         self.names = [p.name for p in nest.parameters]
+        self.places = [i for i, p in enumerate(nest.parameters) if p.kind in ("array", "pointer")]
         seen, self.sizes = arguments(nest, given.seen)
         arrays, _ = arguments(nest, given.args)
         self.layout = [laid_out(x) if isinstance(x, np.ndarray) else x for x in given.seen]
@@ -221,7 +226,7 @@ class Optimized:
 
     def _remember(self, args: Sequence[Any], seen: Mapping[str, Any]) -> None:
         """Note what these tensors, or arrays on a GPU, are known by: calls with such ones need no look at them."""
-        own = [x for x, p in zip(args, self.nest.parameters) if p.name in seen]
+        own = [args[i] for i in self.places]
         library = library_of(*own) or tensors.HOST
         asked = library.asked(own)
         if asked is None or any(step.loops is not None for step in self.steps):
@@ -233,27 +238,46 @@ class Optimized:
     def _again(self, args: Sequence[Any]) -> bool:
         """Compute the results of arrays like those of an earlier call; False if they are others."""
         library, key, apart, spans = self._known
-        places = [p.kind in ("array", "pointer") for p in self.nest.parameters]
-        asked = library.asked([x for x, array in zip(args, places) if array])
+        asked = library.asked([args[i] for i in self.places])
         if asked is None or asked[0] != key:
             return False
-        at = [(where + first, where + last) for where, (first, last) in zip(asked[1], spans)]
-        if any(at[a][0] < at[b][1] and at[b][0] < at[a][1] for a, b in apart):
-            return False
-        arrays, numbers = dict[str, Any](), dict[str, Any](self.sizes)
-        for p, x, expected in zip(self.nest.parameters, args, self.layout):
-            if p.kind == "array":
-                arrays[p.name] = x
-            elif p.kind == "pointer":
-                arrays[p.name] = x.reshape(-1)
-            elif type(x) is float and p.kind == "number":
-                numbers[p.name] = x
-            elif type(x) is not int or x != expected:
+        at = asked[1]
+        for i, j in apart:
+            if at[i] + spans[i][0] < at[j] + spans[j][1] and at[j] + spans[j][0] < at[i] + spans[i][1]:
                 return False
-        for step in self.steps:
-            for product in step.products:
-                product.run(arrays, numbers)
+        for p, x, expected in zip(self.nest.parameters, args, self.layout):
+            if p.kind == "size" and not (type(x) is int and x == expected):
+                return False
+            if p.kind == "number" and type(x) is not float:
+                return False
+        if (programs := PROGRAMS.get(self)) is None:
+            self._run_products(args, at)
+            return True
+        for record, places in programs:
+            stream = library.stream(args[self.places[0]], record.device)
+            if record.run([at[i] + offset for i, offset in places], (), (), 1, stream):
+                raise AssertionError("a product's program does not take a factor of 1")
         return True
+
+    def _run_products(self, args: Sequence[Any], at: list[int]) -> None:
+        """Compute the results, and note the programs of products on a GPU whose operands are views of the arrays. `at`:
+        the arrays' addresses."""
+        arrays = {p.name: x if p.kind == "array" else x.reshape(-1) for p, x in zip(self.nest.parameters, args)
+                  if p.kind in ("array", "pointer")}
+        numbers = self.sizes | {p.name: x for p, x in zip(self.nest.parameters, args) if p.kind == "number"}
+        products = [product for step in self.steps for product in step.products]
+        with repeats.watching() as ran:
+            for product in products:
+                product.run(arrays, numbers)
+        if len(ran) == len(products) and all(x.of_views for x in products) and len(numbers) == len(self.sizes):
+            found = [(record, [self._place(x, at) for x in places]) for record, places in ran]
+            if all(record.device is not None and None not in places for record, places in found):
+                PROGRAMS[self] = found
+
+    def _place(self, address: int, at: Sequence[int]) -> tuple[int, int] | None:
+        """In which array this is, and how far from its address; None: in none."""
+        return next(((i, address - at[i]) for i, (first, last) in enumerate(self._known[3])
+                     if at[i] + first <= address < at[i] + last), None)
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.steps)) or "nothing: all loops are empty"

@@ -54,6 +54,12 @@ class Product:
             fill(arrays[self.box.operands[n].element.array])
         self.call(arrays, numbers)
 
+    @property
+    def of_views(self) -> bool:
+        """Whether it is one call of views of the arrays, without factors."""
+        return not (self.rooms or self.box.mask) and self.alpha == ONE and all(
+            x[0] == "load" for x in self.c.factors or ())
+
     def _element(self, n: int) -> Element:
         """The operand's element, of its copy if it is copied."""
         operand = self.box.operands[n]
