@@ -8,7 +8,8 @@ recognised  three loops, and the same as a recorded kernel for CTAs, beside tw.m
 schedules   the golden schedules of tests/nests/golden.py beside steps of the GPU ladder
 loops       loops that are no product, beside torch
 
-Turns of at least 5 ms in random order, timed by events, medians of their ratios; results are compared first.
+Turns of at least 5 ms in random order, timed by events, medians of their ratios; results are compared first. Calls of
+less than 1 ms are timed as they are, with the host's part, and in a CUDA graph.
 """
 from __future__ import annotations
 
@@ -35,6 +36,7 @@ from tilewright.lab.ladder import run_nvidia
 
 Call = Callable[[], Any]
 rows: list[dict[str, Any]] = []
+GRAPHED = 10            # calls in a graph
 
 
 class Held:
@@ -73,16 +75,40 @@ def contest(name: str, ours: Call, result: torch.Tensor, peers: dict[str, tuple[
             print(f"WRONG {name}: off by {off:.2g} from {peer}", flush=True)
             rows.append({"case": name, "wrong": peer, "off": off})
     calls = {"ours": ours, **{peer: call for peer, (call, _) in peers.items()}}
+    row = {"case": name, "first_call_s": prepared, **timed(calls)}
+    graphs = {who: graph for who, call in calls.items() if (graph := captured(call)) is not None}
+    if len(graphs) == len(calls) and row["seconds"]["ours"] < 1e-3:
+        row["in_a_graph"] = timed(graphs, GRAPHED)
+    rows.append(row)
+    print(f"{name:40} {row['seconds']['ours'] * 1e6:8.1f} us {work / row['seconds']['ours'] / 1e12:7.2f} T/s " +
+          " ".join(f"{p} {r:.3f}" for p, r in row["ratios"].items()) + "".join(
+              f"; in a graph {x['seconds']['ours'] * 1e6:.1f} us " + " ".join(f"{r:.3f}" for r in x["ratios"].values())
+              for x in [row.get("in_a_graph")] if x), flush=True)
+
+
+def captured(call: Call) -> Call | None:
+    """GRAPHED calls as a CUDA graph; None where they cannot be one."""
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            for _ in range(GRAPHED):
+                call()
+    except Exception as error:
+        print(f"no graph: {type(error).__name__}: {str(error)[:100]}")
+        return None
+    return graph.replay
+
+
+def timed(calls: dict[str, Call], inside: int = 1) -> dict[str, Any]:
+    """Median seconds of each, and of the first one's ratios. `inside`: how often each does the work."""
     times = {who: max(1, min(500, round(5e-3 / turn(call, 3)))) for who, call in calls.items()}
     seconds: dict[str, list[float]] = {who: [] for who in calls}
     for _ in range(9):
         for who in random.sample(list(calls), len(calls)):
             seconds[who].append(turn(calls[who], times[who]))
-    ratios = {p: statistics.median(b / a for a, b in zip(seconds["ours"], seconds[p])) for p in peers}
-    medians = {who: statistics.median(x) for who, x in seconds.items()}
-    rows.append({"case": name, "seconds": medians, "ratios": ratios, "first_call_s": prepared})
-    print(f"{name:44} {medians['ours'] * 1e6:9.1f} us {work / medians['ours'] / 1e12:8.2f} T/s  " +
-          "  ".join(f"{p} {r:.3f}" for p, r in ratios.items()), flush=True)
+    ours, *peers = calls
+    ratios = {p: statistics.median(b / a for a, b in zip(seconds[ours], seconds[p])) for p in peers}
+    return {"seconds": {who: statistics.median(x) / inside for who, x in seconds.items()}, "ratios": ratios}
 
 
 def device(*shape: int, dtype: Any = torch.float32) -> torch.Tensor:

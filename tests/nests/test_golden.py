@@ -144,6 +144,8 @@ def test_tensor_cores(dtype, k, stages, tail):
     assert checked.sizes["A.shape[1]"] == depth
     ptx = s.compile("sm_90a").asm
     assert ptx.count(f"mma.sync.aligned.m16n8k{k}.row.col.f32") == 2 * 16 // k      # two columns of tiles
+    if stages and tail == "divide" and dtype != "float32":
+        assert "st.shared" not in ptx           # vectors of 2-byte elements are copied past registers, too
     with pytest.raises(Illegal, match="tensorize is the last operation"):
         s.unroll("pi")
 
@@ -166,6 +168,8 @@ def test_registers_and_instructions_are_the_ladders():
     s = begin(4096, 4096, 4096)
     ptx = golden.v5(s, by="async").compile("sm_90a").asm
     assert (ptx.count("fma.rn.f32"), ptx.count("ld.shared.v4"), ptx.count("bar.sync")) == (512, 32, 1)
+    assert ptx.count("cp.async.c") - ptx.count("cp.async.commit") == 2 * (4 + 1)    # of A by elements, of B one vector
+    assert ptx.count("bra") == 1                                                    # the loop over k
     try:
         used, = ptxas.assemble(ptx, "sm_90a")[1].values()
     except ptxas.Missing:

@@ -52,6 +52,12 @@ def together(own: _Lowering, node: For) -> None:
 def _moves(own: _Lowering, body: Sequence[Node]) -> bool:
     """Whether these copies are of parts that asynchronous ones can have, 4 bytes or more."""
     at = own.at
-    return all(at.element(d.target.array).bytes in (4, 8, 16) and (d.value[0] == "number" or (
-        d.value[0] == "load" and at.element(d.value[1].array) == at.element(d.target.array)))
-        for d, _ in walk(tuple(body)) if isinstance(d, Do))
+    for d, around in walk(tuple(body)):
+        if isinstance(d, Do):
+            lanes = math.prod(x.extent or 1 for x in around if isinstance(x, For) and x.mark == "vector")
+            element = at.element(d.target.array)
+            if element.bytes not in (4, 8, 16) and element.bytes * lanes not in (4, 8, 16):
+                return False
+            if d.value[0] != "number" and not (d.value[0] == "load" and at.element(d.value[1].array) == element):
+                return False
+    return True

@@ -7,7 +7,7 @@ for each of its rounds, or one number where all rounds have the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -371,7 +371,15 @@ class Arithmetic:
             return
         for e in range(n):
             on = self.on if self.mask is None else self.mask[e] if self.on is None else self.mask[e] & self.on
-            k.cp_async(to + self.whole(step * e), source + self.whole(by * e), t.bytes, self._valid(on, t.bytes))
+            there, here = to + self.whole(step * e), source + self.whole(by * e)
+            if t.bytes in (4, 8, 16):
+                k.cp_async(there, here, t.bytes, self._valid(on, t.bytes))
+                continue
+            with nullcontext() if on is None else k.when(on):       # no copy in flight is of 1 or 2 bytes
+                k.store(there, k.load(here))
+            if on is not None:
+                with k.otherwise():
+                    k.store(there, self.constant(0, t))
 
     def _valid(self, on: Value | None, size: int) -> Value | None:
         return None if on is None else self.k.select(on, self.k.constant(i32, size), self.k.constant(i32, 0))

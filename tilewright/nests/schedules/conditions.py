@@ -130,7 +130,7 @@ def narrowed(s: Scheduled) -> Scheduled:
 def hoisted(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
     found: list[Node] = []
     for n in nodes:
-        if isinstance(n, For) and n.mark != "together":
+        if isinstance(n, For) and not n.mark.startswith("together"):     # whose rounds threads share, loop by loop
             body = hoisted(n.body)
             shared = [c for c in body[0].conditions if all(isinstance(x, When) and c in x.conditions for x in body)
                       ] if isinstance(body[0], When) else []
