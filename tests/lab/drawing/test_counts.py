@@ -92,6 +92,17 @@ def test_registers_are_those_of_the_loop() -> None:
         (i, j) for i in range(t.MR) for j in range(t.NV)}
 
 
+def test_panels_are_stored_in_the_order_of_reading() -> None:
+    """A panel of A by columns, a panel of B by rows, the next panel after it."""
+    a, panel, whole = records.packed("A", 9, 8)
+    assert a == {(i, p): i // panel * panel*8 + p*panel + i % panel for i in range(9) for p in range(8)}
+    assert whole == 12 * 8
+    b, panel, _ = records.packed("B", 5, 20)
+    assert b == {(p, j): j // panel * panel*5 + p*panel + j % panel for p in range(5) for j in range(20)}
+    assert "k = 2 of 8 rows: 4 banks" in words("tilewright/swizzle")
+    assert "k = 2 of 8 rows: 32 banks" in words("tilewright/swizzle")
+
+
 def test_lanes_cover_the_warps_tile() -> None:
     pen = gpu_tiles.thread_lanes("x")
     numbers = [shape.text for shape in pen.shapes if isinstance(shape, Words) and shape.text.isdecimal()]

@@ -1,4 +1,4 @@
-"""FIGURES: every drawing of the four sources, from our own data, by "source/name".
+"""FIGURES: every drawing of the four sources, and some of our own, by "source/name"; all from our own data.
 
     FIGURES["nvidia/bank_conflict"].draw()      # SVG text
 
@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 
-from tilewright.lab.drawing import cdna, cpu, lecture, nvidia
+from tilewright.lab.drawing import cdna, cpu, lecture, nvidia, own
 from tilewright.lab.drawing.figure import Figure
 
-MODULES = cpu, nvidia, cdna, lecture
+MODULES = cpu, nvidia, cdna, lecture, own
 FIGURES: dict[str, Figure] = {figure.key: figure for module in MODULES for figure in module.GALLERY.figures}
 
 

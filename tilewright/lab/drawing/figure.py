@@ -10,6 +10,7 @@ SOURCES = {
     "cpu": "Advanced Matrix Multiplication Optimization on Modern Multi-Core Processors",
     "nvidia": "Advanced Matrix Multiplication Optimization on NVIDIA GPUs",
     "cdna": "Matrix Core Programming on AMD CDNA3 and CDNA4 architecture",
+    "tilewright": "none: layouts that the sources do not show",
     "lecture": "GPU MatMul and Compilers, a lecture of CSE 234, Data Systems for ML",
 }
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import cycle
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tilewright.lab.drawing.pen import Svg
 from tilewright.lab.drawing.pieces import Cell, Trio, grid, key
@@ -11,6 +11,7 @@ from tilewright.lab.drawing.pieces import Cell, Trio, grid, key
 if TYPE_CHECKING:
     from tilewright.atoms.fragment import Fragment
     from tilewright.atoms.mfma import Mfma
+    from tilewright.atoms.nvidia import Atom
 
 MARKS = ("red", "green", "blue", "gold", "violet")
 Located = Callable[["Fragment", int, int, int], str]
@@ -35,12 +36,16 @@ def matrix(pen: Svg, x: float, y: float, name: str, held: Fragment, size: float,
          tip=shown if tip else None)
 
 
-def marked(atom: Mfma) -> list[int]:
+def marked(atom: Mfma | Atom) -> list[int]:
     """The first lane, and for scales the first of the second group: its elements and its scales are apart."""
-    return [0, atom.m] if atom.scaled else [0]
+    return [0, atom.m] if _scaled(atom) else [0]
 
 
-def layouts(atom: Mfma, lanes: list[int] | None = None, tip: Located | None = None) -> Svg:
+def _scaled(atom: Mfma | Atom) -> bool:
+    return bool(getattr(atom, "scaled", False))
+
+
+def layouts(atom: Mfma | Atom, lanes: list[int] | None = None, tip: Located | None = None) -> Svg:
     """A stands left of D and B above it, as in a product; beside A and below B their scales, if the instruction has
     any. `lanes` are coloured: unless given the first, and the one with the scale of its other elements. `tip`: what
     a pointer over a cell shows beside its element, by fragment, block, row and column."""
@@ -48,15 +53,15 @@ def layouts(atom: Mfma, lanes: list[int] | None = None, tip: Located | None = No
     a, b, d = atom.a, atom.b, atom.c
     many, gap = a.columns + d.columns, 34
     size = max((540 if many <= 40 else 640) / many, 6)
-    scales = a.columns // SCALED if atom.scaled else 0
+    scales = a.columns // SCALED if _scaled(atom) else 0
     strip = scales * size * 1.5 + 28 if scales else 0
     left, top = a.columns*size + strip + gap, b.rows*size + strip + gap
     pen = Svg(f"{atom.name}: A {a.format}, B {b.format}, D {d.format}", left + d.columns*size + gap)
-    for block in range(atom.blocks):
-        across = block % (4 if atom.blocks > 4 else 2)
-        down = block // (4 if atom.blocks > 4 else 2)
+    for block in range(a.blocks):
+        across = block % (4 if a.blocks > 4 else 2)
+        down = block // (4 if a.blocks > 4 else 2)
         with pen.moved(across * (left + d.columns*size + gap), down * (top + d.rows*size + gap)):
-            of = f".{block}" if atom.blocks > 1 else ""
+            of = f".{block}" if a.blocks > 1 else ""
             matrix(pen, 0, top, "A" + of, a, size, marks, block, tip)
             matrix(pen, left, 0, "B" + of, b, size, marks, block, tip)
             matrix(pen, left, top, "D" + of, d, size, marks, block, tip)
@@ -67,7 +72,7 @@ def layouts(atom: Mfma, lanes: list[int] | None = None, tip: Located | None = No
     return pen
 
 
-def _scales(pen: Svg, atom: Mfma, ax: float, ay: float, bx: float, by: float, size: float, marks: dict[int, str],
+def _scales(pen: Svg, atom: Any, ax: float, ay: float, bx: float, by: float, size: float, marks: dict[int, str],
             tips: bool) -> None:
     """Which lane's register has the scale of each row's, or column's, 32 elements."""
     of_a = {atom.scale_a(lane): lane for lane in range(64)}

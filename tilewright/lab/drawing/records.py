@@ -100,3 +100,22 @@ def events(step: str, k: int = 8, pad: int = -1, target: str = "sm_86") -> tuple
 def chosen(step: str, what: str, array: str, **more: int) -> list[simulator.Event]:
     """The loads or stores of one array."""
     return [event for event in events(step, **more) if (event.what, event.array) == (what, array)]
+
+
+def packed(name: str, rows: int, columns: int) -> tuple[dict[tuple[int, int], int], int, int]:
+    """Where the blocked step of the CPU ladder puts each element of a block of A or B, the rows or columns of a panel,
+    and how many numbers it stores. For AVX's four lanes, so that panels are small."""
+    from dataclasses import replace
+
+    from tilewright import targets
+    from tilewright.lab.ladder import cpu2_registers, cpu4_blocked
+    chip = replace(targets.target("x86-avx2"), vector_bytes=16, registers=11)
+    tile = cpu2_registers.tiling(chip, "f32")
+    panel = tile.MR if name == "A" else tile.NR
+    emit = cpu4_blocked.emit_pack_a if name == "A" else cpu4_blocked.emit_pack_b
+    x = np.arange(1, rows*columns + 1, dtype=np.float32).reshape(rows, columns)
+    whole = -(-rows // panel) * panel * columns if name == "A" else rows * -(-columns // panel) * panel
+    memory = np.zeros(whole, np.float32)
+    simulator.run(emit(chip, "f32"), rows, columns, x, columns, memory)
+    found = {divmod(int(number) - 1, columns): at for at, number in enumerate(memory.tolist()) if number}
+    return found, panel, whole
