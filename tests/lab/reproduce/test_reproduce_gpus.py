@@ -10,6 +10,7 @@ import pytest
 from tests.helpers.command_line import call
 from tilewright.lab.bench.cases import Case
 from tilewright.lab.bench.results import Report, Result, Row
+from tilewright.lab.drawing.catalogue import FIGURES
 from tilewright.lab.measure.measure import Sample
 from tilewright.lab.reproduce import cdna, nvidia, nvidia_sweep, run
 from tilewright.lab.reproduce.row import Setting, source
@@ -47,6 +48,11 @@ def test_the_inventory(name):
     assert Counter(item.kind for item in items) == ITEMS[name]
     assert all(item.left_out or item.differs for item in items)
     assert all(row.ours or row.item.left_out for row in run.rows_of(name))
+    drawn = {key for key, figure in FIGURES.items() if figure.draw}
+    others = {"nvidia": {x for x in nvidia.rows._made if x.endswith(".png")}, "cdna": set()}[name]
+    for item in items:
+        if item.kind == "figure" and not item.left_out and item.name not in others:
+            assert f"{name}/{item.name.removesuffix('.png')}" in drawn
 
 
 @pytest.mark.parametrize("name", ITEMS)
