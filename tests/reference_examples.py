@@ -28,7 +28,7 @@ print(np.allclose(c, 2 * (a @ b) - 1, atol=1e-5))
 """,
     "grouped_matmul": """\
 experts = draw.standard_normal((3, 64, 4), np.float32)
-y = tw.grouped_matmul(a, experts, [2, 2, 6])     # rows 0 and 1 by the first matrix, none by the second
+y = tw.grouped_matmul(a, experts, [2, 2, 6])     # rows 0, 1 use the first matrix, none the second
 print(np.allclose(y[2:], a[2:] @ experts[2], atol=1e-5))
 """,
     "einsum": """\

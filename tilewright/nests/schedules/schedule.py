@@ -77,92 +77,92 @@ class Schedule:
 
     def split(self, loop: str, factor: int, outer: str | None = None, inner: str | None = None, *,
               tail: str = "divide") -> Schedule:
-        """`loop` as rounds of `outer`, each of `factor` rounds of `inner`. What is left if the factor does not divide:
-        tail="divide" refuses it, "predicate" makes it a condition, "cut" a loop of its own, named loop + ".tail"."""
+        """Two nested loops in place of `loop`: each round of `outer` has `factor` rounds of `inner`. If the factor does
+        not divide the length, tail="divide" is Illegal, "predicate" adds a condition, "cut" adds a loop ".tail"."""
         return self._then("split", loop, factor, outer or f"{loop}_o", inner or f"{loop}_i", tail=tail)
 
     def reorder(self, *loops: str) -> Schedule:
-        """Loops that stand directly one in the other, in this order, the outermost first. Illegal where a round would
-        run before one whose result it needs, or that needs what it overwrites; a sum's terms may be added in any
-        order, and the sentence says so where that changes. Bounds that depend on another loop become conditions."""
+        """Put directly nested loops into this order, the outermost first. Illegal if a round would run before another
+        whose result it needs, or before one that needs what it overwrites. The terms of a sum may be added in another
+        order; `history` says so then. Bounds that depend on another loop become conditions."""
         return self._then("reorder", *loops)
 
     def fuse(self, outer: str, inner: str, name: str | None = None) -> Schedule:
-        """One loop in place of two that count on, as `split` makes them: `inner` goes through the digits of `outer` in
-        all subscripts."""
+        """The reverse of `split`: one loop in place of two nested ones, of which `inner` counts the small steps and
+        `outer` the large ones in all subscripts."""
         return self._then("fuse", outer, inner, name or f"{outer}_{inner}")
 
     def fission(self, loop: str, after: str | int) -> Schedule:
-        """Two loops with a part of the body each: `after` is the last loop in the first part, or how many parts it
-        has. The second loop has the name of the first one with ".2" (".3" ...). A scalar that each round sets first
-        becomes an array in registers. Illegal where a part after the cut gives something to a later round before
-        it."""
+        """Divide a loop into two, with a part of the body each: `after` names the last loop of the first part, or is
+        the number of statements and loops in it. The second loop gets the name of the first one with ".2" (".3" ...).
+        A scalar that each round sets first becomes an array in registers. Illegal if the second part computes
+        something that the first part reads in a later round."""
         return self._then("fission", loop, after)
 
     def join(self, first: str, second: str, *, behind: int | None = None) -> Schedule:
-        """One loop in place of two that follow each other: each round has one of the first, and one of the second
-        that is `behind` by so many rounds, as few as dependences allow unless given. What the first one leaves is used
-        while it is in a cache. The rounds that stay alone have names with ".begin" and ".end"."""
+        """One loop in place of two that follow each other: a round has a round of the first loop, and a round of the
+        second that is `behind` by so many rounds (by default as few as is legal). So results of the first loop are used
+        while they are in a cache. Rounds without a partner become loops named with ".begin" and ".end"."""
         return self._then("join", first, second, behind=behind)
 
     def unroll(self, *loops: str) -> Schedule:
-        """Rounds as code, one after the other. Loops of copies have the name of the array and of the axis, "C.ii"."""
+        """Write the rounds of loops as code, one after the other. The loops of `stage`'s copies are named "C.ii"."""
         return self._then("unroll", *loops)
 
     def vectorize(self, *loops: str, lanes: int | None = None) -> Schedule:
-        """All rounds of an innermost loop at once; with `lanes`, so many, and the others in an unrolled loop around
-        them, whose name ends with ".v". Illegal where rounds depend on each other, or where an array is not
-        written along its elements; other strides are read element by element, as the sentence says."""
+        """Run all rounds of an innermost loop as one vector; with `lanes`, so many at once, inside an unrolled loop
+        whose name ends with ".v". Illegal if rounds depend on each other, or if the elements that an array is
+        written at are not contiguous; elements that are read with other strides are loaded one by one."""
         return self._then("vectorize", *loops, lanes=lanes)
 
     def stage(self, array: str, around: str | None = None, axes: tuple[str, ...] = (), space: str = "memory", *,
               inside: str | None = None, pad: int = 0, name: str | None = None) -> Schedule:
-        """A buffer for what loop `around` uses of an array, copied in before the loop, and back after it if it is
-        written; `inside` a loop, in each of its rounds. The loop has to use the array in one way.
+        """Copy the part of an array that loop `around` uses into a buffer before the loop, and back after it if it is
+        written; or, with `inside` a loop, in each of its rounds. All accesses in it must have the same subscripts.
 
-        axes    the loops in it that are axes of the buffer, in the order of its layout: ("jr", "p", "jv", "jl") is a
+        axes    the inner loops that are axes of the buffer, in the order of its layout: ("jr", "p", "jv", "jl") is a
                 packed panel. The loops of the copy are named after the array and these: "B.jr"
         space   "registers", "shared" (of a CTA, whose thread loops are axes, too; all threads copy) or "memory"
-        pad     elements that no one uses before the next index of the first axis, against conflicts of shared memory's
+        pad     unused elements at the end of each row of the first axis, against conflicts of shared memory's
                 banks
-        name    of the buffer; unless given the array's with _reg, _shared or _buf
+        name    the name of the buffer; by default the array's with _reg, _shared or _buf
 
-        Elements beyond the array are 0 in a buffer. Statements that only use buffers lose the conditions that a split
-        gave them, where they add zeros or change what no one reads outside of these.
+        Elements of a buffer that are beyond the array are 0. So conditions that a split added to statements which only
+        use buffers are dropped where they make no difference.
         """
         if (around is None) == (inside is None):
             raise Illegal("stage takes one loop, around= or inside=")
         return self._then("stage", array, around or inside, axes, space, inside=inside is not None, pad=pad, name=name)
 
     def partial(self, array: str, around: str, axes: tuple[str, ...]) -> Schedule:
-        """Sums of loop `around` in several parts, in registers: `axes` are loops in it, those that the array's element
-        depends on and some that only add up, for each round of which there is a part. The parts are added up after the
-        loop. So sums along contiguous rows become vectors."""
+        """Compute the sums of loop `around` as several partial sums in registers, which are added up after the loop.
+        `axes` are inner loops: those that the array's element depends on, and some of those that add up; each of
+        their rounds gets a partial sum. So sums along contiguous rows become vectors."""
         return self._then("partial", array, around, axes)
 
     def bind(self, places: dict[str, str] | None = None, /, **named: str) -> Schedule:
-        """Rounds of these loops as CTAs ("block.x", "block.y", "block.z"), as threads of a CTA ("thread.x",
-        "thread.y"), or shared by the threads of a CPU ("worker"): bind(bi="block.y", ti="thread.y"). CTAs, threads
-        and workers are the outermost loops. Illegal where a round accesses what another one writes."""
+        """Run the rounds of loops as CTAs ("block.x", "block.y", "block.z"), as threads of a CTA ("thread.x",
+        "thread.y"), or by the threads of a CPU ("worker"): bind(bi="block.y", ti="thread.y"). Bound loops must be
+        the outermost ones. Illegal if a round accesses an element that another round writes."""
         return self._then("bind", {**(places or {}), **named})
 
     def pipeline(self, loop: str, stages: int = 2, *, by: str = "async") -> Schedule:
-        """The copies to shared memory at the beginning of a loop's rounds, `stages` - 1 rounds earlier, into a ring of
-        so many buffers, so that they are under way while a round computes; one barrier for each round.
+        """Start the copies to shared memory at the beginning of a loop's rounds `stages` - 1 rounds earlier, into a
+        ring of `stages` buffers, so that they run while a round computes. There is one barrier for each round.
 
-        by      "async": by asynchronous instructions (cp.async) where the target has them; else as they are.
-                "registers", of two stages: loaded before a round computes, stored after it
+        by      "async": by asynchronous instructions (cp.async) if the target has them, else by ordinary ones.
+                "registers", for two stages: loaded before a round computes, stored after it
 
-        Vectorize copies first. Illegal where a round of the loop writes what they read.
+        Vectorize the copies first. Illegal if the loop writes elements that the copies read.
         """
         return self._then("pipeline", loop, stages, by)
 
     def tensorize(self, rows: str, columns: str, products: str, *, lane: str = "lane") -> Schedule:
-        """Three innermost loops as a matrix instruction of a warp, C[rows, columns] += A[rows, products] B[products,
-        columns]: m16n8k8 of f16, bf16 and f32 (its first 19 bits, "tf32"), m16n8k16 of f16 and bf16, m8n8k4 of f64.
-        All three are staged in registers first, with these two loops as last axes. Each thread of thread.x becomes a
-        warp of 32 lanes, whose loop is called `lane`. The last operation of a schedule; sums are added up in another
-        order."""
+        """Replace three innermost loops by a matrix instruction of a warp, C[rows, columns] += A[rows, products]
+        B[products, columns]: m16n8k8 for f16, bf16 and f32 (rounded to 19 bits, "tf32"), m16n8k16 for f16 and bf16,
+        m8n8k4 for f64. Stage all three arrays in registers first, with two of these loops as last axes. Each thread of
+        thread.x becomes a warp of 32 lanes, whose loop is called `lane`. It must be the last operation of a schedule;
+        sums are added up in another order."""
         return self._then("tensorize", rows, columns, products, lane=lane)
 
     def _then(self, method: str, *arguments: Any, **options: Any) -> Schedule:
@@ -184,13 +184,13 @@ class Schedule:
         return shown(self.now.nodes)
 
     def counts(self) -> dict[str, Count]:
-        """For each array and buffer its level, the elements that are loaded and stored, and their bytes: from the
-        bounds of loops alone."""
+        """For each array and buffer the level of memory, the elements that are loaded and stored, and their bytes,
+        computed from the bounds of the loops."""
         return counts(self.now)
 
     def compile(self, target: Any = None) -> Compiled:
-        """The function for a target (unless given this machine's CPU, "sm_90a" for a launch): its `function`, `grid`
-        and `asm`. It can be called."""
+        """The compiled function for a target, by default this machine's CPU, or "sm_90a" for loops bound to CTAs. It
+        can be called, and has `function`, `grid` and `asm`."""
         return compiled(self.nest, self.sizes, self.now, target)
 
     def __call__(self, *args: Any) -> None:
@@ -206,9 +206,9 @@ class Schedule:
         return {}
 
     def check(self, most: int = 1 << 14) -> Checked:
-        """Run it in the simulator, on small whole numbers, and compare every bit with the loops as written. For more
-        than `most` statements arrays are made smaller first, and tiles with them. AssertionError for another number;
-        races and accesses out of bounds are Faults of the simulator."""
+        """Run it in the simulator, on small whole numbers, and compare every bit with the loops as written. If it
+        would execute more than `most` statements, arrays and tiles are made smaller first. AssertionError for other
+        numbers; races and accesses out of bounds are Faults of the simulator."""
         first = self.steps[0].before if self.steps else self.now
         steps = [(x.method, x.arguments, x.options) for x in self.steps]
         report, sizes, done = checking.check(self.nest, self.sizes, first, self.now, steps, _again, most)
@@ -252,10 +252,10 @@ def schedule(f: Callable[..., Any], *args: Any) -> Schedule:
         s.check()                               # in the simulator, beside the loops as written, to the bit
         s(A, B, C)                              # compiled and run
 
-    It is for arrays of the shapes, strides and formats of these, and for these whole numbers. A TypeError with the
-    line for loops that are not taken. Operations raise `Illegal`, a ValueError, with the line of f, the array and the
-    distances between the rounds that would meet in another order; so does this where an array that is written shares
-    memory with another one.
+    It is for arrays with the shapes, strides and formats of `args`, and for the same whole numbers. TypeError with the
+    line for loops that cannot be read. Operations raise `Illegal`, a ValueError, with the line of f, the array and the
+    distances between rounds that would access an element in another order. An array that is written and shares memory
+    with another one is Illegal, too.
     """
     nest = read(getattr(f, "python", f), [_kind(x) for x in args])
     arrays, numbers = arguments(nest, args)
