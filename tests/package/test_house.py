@@ -62,9 +62,9 @@ MOST = {
     "lines of the body of matmul": 31,
     "functions over 60 lines": 36,
     "files over 400 lines": 0,
-    "lines of the library": 65905,
+    "lines of the library": 65908,
     "lines of loop nests": 10148,
-    "lines of the lab": 25811,
+    "lines of the lab": 27101,
 }
 NESTS = "nests/"         # the folder of users' loops, counted by itself: it is no part of how products are made
 

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -78,7 +79,9 @@ def text(functions: Function | Iterable[Function], target: Target, *, lines: boo
     functions = _listed(functions)
     from tilewright.compiler import gate
     gate.check(functions, target)
-    return str(lower(functions, dialects.for_triple(target.triple), lines, width(target)))
+    lowered = str(lower(functions, dialects.for_triple(target.triple), lines, width(target)))
+    # llvmlite writes a comma between a function's two metadata, as between an instruction's, and LLVM takes none there
+    return re.sub(r"(?m)^(define .*), !dbg", r"\1 !dbg", lowered) if lines else lowered
 
 
 def compiled(source: str, target: Target, level: int, jit: bool, kind: str) -> Any:

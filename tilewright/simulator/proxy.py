@@ -99,7 +99,7 @@ def write(gang: Gang, node: Op, region: Region, offsets: Offsets, data: NDArray[
     how = access(gang, node, "store", remote)
     check(gang, node, how, region, offsets, lane, cta)
     how.storing = data
-    how.asynchronous(gang, region, offsets, PIECE, gang.threads[[lane]])
+    how.asynchronous(gang, region, offsets, PIECE, np.array([cta * machine.cta]) if remote else gang.threads[[lane]])
     history = machine.history(region)
     assert history is not None
     units = history.parts(offsets, PIECE).ravel()

@@ -11,7 +11,7 @@ that `tilewright --help` answers at once.
     loops.py     loops: what a function of loops becomes
     products.py  run: multiply .npy files, which npy.py does;  simulate: run kernels on NumPy, checked and counted
     ladder.py    ladder: the teaching kernels for CPUs, NVIDIA's GPUs and AMD's, compiled, run or simulated, and checked
-    show.py      show: figures
+    show.py      show: a kernel as a page, figures
     tuning.py    tune
     ahead.py     build: kernels in a file
     benches.py   bench and its studies

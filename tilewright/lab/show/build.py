@@ -1,0 +1,86 @@
+"""The page of a command: records of the kernels that it names, the planner's answers, drawings."""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tilewright as tw
+from tilewright.lab.ladder import gpu16_ring, steps
+from tilewright.lab.show import code, drawings, launches, own, sliders
+from tilewright.lab.show.pages import page
+from tilewright.lab.show.record import Record
+from tilewright.lab.show.trace import Launch
+from tilewright.targets import CpuTarget, GpuTarget, Target
+
+Tell = Callable[[str], None]
+# chips whose planners answer beside the page's own
+CHIPS = {"cpu": ("x86-avx2", "x86-avx512"), "gpu": ("sm_80", "sm_90a", "gfx942", "gfx950")}
+
+
+def of_step(step: str, target: Target, sizes: tuple[int, int, int] | None, breaks: bool, tell: Tell
+            ) -> list[dict[str, Any]]:
+    """A step of the ladder, and where it pads or swizzles the same without."""
+    found = steps.step(step, target)
+    rows = [_data(launches.of_step(step, target, sizes), target, found.title, found.idea, step, breaks, tell)]
+    if step == "padded" and isinstance(target, GpuTarget):
+        rows.append(_data(launches.of_step(step, target, sizes, PAD=0), target, f"{found.title}, without padding",
+                          "rows of 128 words, so that a column lies in one bank", "unpadded", False, tell))
+        rows[1]["short"] = "no padding"
+    if step == "ring":
+        swizzled = gpu16_ring.swizzled
+        try:
+            gpu16_ring.swizzled = lambda i, p: i * gpu16_ring.S + p
+            launch = launches.of_step(step, target, sizes)
+        finally:
+            gpu16_ring.swizzled = swizzled
+        rows.append(_data(launch, target, f"{found.title}, without the swizzle",
+                          "pieces in the order of k, so that eight rows lie in the same banks", "unswizzled", False,
+                          tell))
+        rows[1]["short"] = "no swizzle"
+    return rows
+
+
+def of_problem(problem: Any, target: Target, plan: Any, breaks: bool, tell: Tell) -> dict[str, Any]:
+    """What matmul runs, or a given plan."""
+    launch = launches.of_problem(problem, target, plan)
+    algorithm = launch.chosen["plan"].split()[0]
+    return _data(launch, target, f"{algorithm} on {target.name}", "the plan that tw.matmul takes" if plan is None else
+                 "the plan that was given", target.name, breaks, tell) | {"short": target.name}
+
+
+def of_file(text: str, arguments: Sequence[str], target: Target, grid: str | None, breaks: bool, tell: Tell
+            ) -> dict[str, Any]:
+    """A kernel of a user's."""
+    launch = own.of_file(text, arguments, target, grid)
+    name = launch.functions[-1].name
+    return _data(launch, target, name, f"{text.rpartition(':')[0]}", f"{name}-{target.name}", breaks, tell) | {
+        "short": target.name}
+
+
+def _data(launch: Launch, target: Target, title: str, idea: str, name: str, breaks: bool, tell: Tell) -> dict[str, Any]:
+    tell(f"record {title}")
+    made = Record(launch, title, idea, name)
+    tell(f"compile {title}")
+    found = code.listings(launch.functions, target)
+    made.data["code"] = {language: [[text, [] if place is None else made.places.get(place, [])]
+                                    for text, place in lines] for language, lines in found.items()}
+    made.data["faults"] = made.broken(tell) if breaks else []
+    made.finish()
+    return made.data
+
+
+def document(records: list[dict[str, Any]], targets: Sequence[Target], forms: tuple[str, str], command: str,
+             tell: Tell) -> str:
+    """The page of records, as text. `forms`: of the operands, and of the result, for the planners."""
+    tell("ask the planners")
+    family = CHIPS["cpu" if isinstance(targets[0], CpuTarget) else "gpu"]
+    chips = list(dict.fromkeys([x.name for x in targets] + [*family]))
+    plans = []
+    for chip in chips:
+        try:
+            plans.append(sliders.answers(tw.target(chip), *forms))
+        except (ValueError, NotImplementedError):
+            continue                            # it has no kernels in this format
+    data = {"schema": 2, "command": command, "records": records, "plans": plans,
+            "figures": drawings.drawings(list(targets))}
+    return page(data, records[0]["title"])

@@ -1,0 +1,84 @@
+"""What the planner says of other plans: for a grid of values, whether each is legal, and the model's time for it."""
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from itertools import product
+from math import prod
+from typing import Any
+
+import tilewright as tw
+from tilewright.lab.tuner.space import Space
+from tilewright.targets import CpuTarget, Target
+
+MOST_TILES, MOST_ANSWERS = 7, 1500
+SIZE = 4096             # of square matrices: those of the page are too small for plans to matter
+TILE = ("cta_m", "cta_n", "warp_m", "warp_n", "thread_m", "thread_n", "warpgroups", "mfma", "mr", "nr", "swap",
+        "pingpong")
+OTHERS = {"cta_k": (16, 32, 64, 128), "stages": (2, 3, 4, 5, 6), "split_k": (1, 2, 4),
+          "mc": (), "kc": (), "nc": ()}
+NAMES = {"cta_k": "depth of a tile, k", "stages": "stages", "split_k": "parts of k", "mc": "rows of a block, mc",
+         "kc": "depth of a block, kc", "nc": "columns, nc"}
+
+
+def answers(target: Target, form: str, out: str) -> dict[str, Any]:
+    """Axes and answers for a chip. Each answer: the plan's text, a sentence where it is not legal, seconds, and what
+    these consist of."""
+    cpu = isinstance(target, CpuTarget)
+    problem = tw.Gemm(SIZE, SIZE, SIZE, form, form, out)
+    space = Space(problem, target, 1 if cpu else None)
+    ranked = space.ranked()
+    base = next((x for x in (space.model, *ranked)), space.in_use)
+    basis = space.basis()
+    same = [x for x in ranked if x.algorithm == base.algorithm]
+    tiles = _tiles(base, same)
+    axes: list[tuple[str, list[Any]]] = [("tile", tiles)]
+    for name, values in OTHERS.items():
+        own = getattr(base, name, None)
+        if own:
+            chosen = values or [max(1, own * x // 4) for x in (1, 2, 4, 8)]
+            axes.append((name, sorted({*chosen, own})))
+    while prod(len(values) for _, values in axes) > MOST_ANSWERS:
+        axes[0][1].pop()
+    rows = []
+    for tile, *rest in product(*(values for _, values in axes)):
+        plan = replace(base, **tile, **dict(zip([name for name, _ in axes[1:]], rest)))
+        rows.append(_answer(space, basis, plan))
+    best = min(same or [base], key=lambda x: basis.cost(space.shape, x, target).seconds)
+    return {"target": target.name, "model": target.model, "problem": f"{SIZE} × {SIZE} × {SIZE} in {form}",
+            "flops": problem.flops, "axes": [
+                {"name": NAMES.get(name, name), "values": [_tile_text(x) if name == "tile" else str(x) for x in values]}
+                for name, values in axes],
+            "start": [0, *(values.index(getattr(base, name)) for name, values in axes[1:])],
+            "answers": rows, "best": [str(best), basis.cost(space.shape, best, target).seconds],
+            "note": f"{len(rows)} plans were asked about when this page was made; nothing is computed here. Times are "
+                    f"the model's, by {basis.source}, not measurements. Padding and swizzles are no choice of a plan: "
+                    "the emitters fix them, and the kernels above show what they are for."}
+
+
+def _tiles(base: Any, ranked: list[Any]) -> list[dict[str, Any]]:
+    """The base's tile first, then others of its kind by size."""
+    names = [x.name for x in fields(base) if x.name in TILE]
+
+    def tile(plan: Any) -> tuple[Any, ...]:
+        return tuple(getattr(plan, name) for name in names)
+    others = list(dict.fromkeys(tile(x) for x in ranked))
+    own = tile(base)
+    sized: dict[Any, Any] = {}                              # one for each extent of C
+    for x in others:
+        sized.setdefault(x[:2], x)
+    chosen = [own, *(x for x in sized.values() if x[:2] != own[:2])][:MOST_TILES]
+    chosen = [own, *sorted(chosen[1:], key=lambda x: (x[0] * x[1], x[0]))]
+    return [dict(zip(names, x)) for x in chosen]
+
+
+def _tile_text(tile: dict[str, Any]) -> str:
+    return f"{tile['cta_m']}x{tile['cta_n']}" if "cta_m" in tile else f"{tile['mr']}x{tile['nr']}"
+
+
+def _answer(space: Space, basis: Any, plan: Any) -> list[Any]:
+    reasons = list(plan.violations(space.shape, space.target))
+    if reasons:
+        return [str(plan), reasons[0], 0, {}]
+    cost = basis.cost(space.shape, plan, space.target)
+    parts = dict(getattr(cost, "parts", None) or {})
+    return [str(plan), "", cost.seconds, {name: x for name, x in parts.items() if x > 0}]

@@ -1,0 +1,310 @@
+"""A simulated run as steps: what each thread touches, and which elements of A and B that is.
+
+Which element it is cannot be read from an address of shared memory or from a register. So the kernel runs a few times
+more on operands that hold the digits of their elements' numbers instead of data: whatever is moved, through padding,
+transposition, swizzles and copies, then says where it came from. The digits are small whole numbers, which every format
+that is moved or widened holds exactly.
+"""
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright import simulator
+from tilewright.simulator import Event
+from tilewright.simulator.observer import Where
+
+MOST_STEPS = 8000
+# the largest digit: whole numbers up to it are exact
+DIGITS = {"float64": 200, "float32": 200, "float16": 200, "bfloat16": 200, "int8": 100, "uint8": 200, "int32": 200,
+          "float8_e4m3fn": 15, "float8_e4m3fnuz": 15, "float8_e5m2": 7, "float8_e5m2fnuz": 7}
+ASYNCHRONOUS = ("cp.async", "direct load", "TMA", "bulk copy")          # kinds of operations that start copies
+# what these do to memory is told as loads and stores
+SILENT = ("ldmatrix", "stmatrix", "move", "exchange", "texture", "load shared", "tile", "hint", "prefetch",
+          "setmaxnreg", "integer", "print")
+Ids = NDArray[np.int64]                 # of elements: 1 ... m k are A's, row by row, then B's; 0 is none
+
+
+@dataclass
+class Launch:
+    """A kernel on matrices: `run(a, b, c)` simulates it on A [m, k], B [k, n] and C [m, n]."""
+    size: tuple[int, int, int]
+    formats: tuple[Any, Any, Any]       # NumPy's
+    names: tuple[str, str, str]         # of the arrays
+    functions: list[Any]
+    run: Callable[..., Any]
+    target: str
+    threads: tuple[int, int] | None = None      # of a CTA; None: a CPU's
+    warp: int = 1
+    grid: tuple[int, ...] = (1, 1)
+    traced: bool = True                 # can operands hold digits?
+    chosen: dict[str, Any] = field(default_factory=dict)    # parameters, in words
+    rows: int = 0                       # of A, of a user's kernel, which need not be a product
+    product: bool = True                # is it? found out by running it
+
+
+@dataclass
+class Request:
+    """One instruction: where its elements are, whose they are, and what each warp pays."""
+    at: Any                             # [threads of the run], -1: takes no part; of a copy: elements, of all threads
+    ids: Any                            # [width, threads of the run] or, of a copy, [elements]; None: not known
+    costs: dict[int, Any]
+    thread: int = -1                    # of a copy: in whose CTA
+
+
+@dataclass
+class Step:
+    """Neighbouring instructions of one line and array."""
+    op: str
+    event: Event
+    threads: Any                        # those that take part
+    requests: list[Request] = field(default_factory=list)
+    a: dict[Any, Any] = field(default_factory=dict)     # operands of multiply-adds that come from A: a key → ids
+    b: dict[Any, Any] = field(default_factory=dict)
+    count: int = 0
+    text: str = ""
+    key: Any = None                     # of a copy: what says that it has come
+    started: bool = False               # a copy: it comes later
+    arrives: int | None = None          # the step at which it has come
+    loops: dict[str, int] = field(default_factory=dict)
+
+
+def record(launch: Launch) -> tuple[Any, list[Step], tuple[Any, Any, Any]]:
+    """The report of a run on small whole numbers, its steps, and A, B and C. ValueError if it is too long, or the
+    product is wrong."""
+    m, n, k = launch.size
+    draw = np.random.default_rng(1)
+    a, b = draw.integers(-4, 5, (launch.rows or m, k)), draw.integers(-4, 5, (k, n))
+    c = np.zeros((m, n), launch.formats[2])
+    events, report = run(launch, a, b, c)
+    launch.product = a.shape[0] == m and bool((np.asarray(c) == (a @ b).astype(c.dtype)).all())
+    if not launch.product and not launch.rows:
+        raise ValueError("the product is wrong: this record would show something else")
+    ids = origins(launch, events) if launch.traced else [None] * len(events)
+    return report, Steps(launch, events, ids).steps, (a, b, a @ b if launch.product else np.asarray(c, np.float64))
+
+
+def run(launch: Launch, a: Any, b: Any, c: Any, instead: Any = None) -> tuple[list[Event], Any]:
+    """Events and report, with other functions `instead` of some of the launch's. A Fault has `events`, which came
+    before it."""
+    events: list[Event] = []
+    kinds = launch.formats
+    try:
+        with simulator.observed(events.append, instead):
+            report = launch.run(np.asarray(a).astype(kinds[0]), np.asarray(b).astype(kinds[1]), c)
+    except simulator.Fault as fault:
+        fault.events = events                           # type: ignore[attr-defined]
+        raise
+    return events, report
+
+
+# ---- which elements they are
+
+def origins(launch: Launch, events: Sequence[Event]) -> list[Any]:
+    """Of each event: ids as its values are held; of multiply-adds a pair of them, of its first two operands."""
+    (m, n, k), rows = launch.size, launch.rows or launch.size[0]
+    most = min(DIGITS.get(np.dtype(x).name, 0) for x in launch.formats[:2])
+    if not most:
+        return [None] * len(events)
+    numbers = np.arange(rows * k + k * n)
+    found: list[Any] = [None] * len(events)
+    scale, known = 1, len(numbers)
+    while known:
+        digits = numbers // scale % most + 1
+        again, _ = run(launch, digits[:rows * k].reshape(rows, k), digits[rows * k:].reshape(k, n),
+                       np.zeros((m, n), launch.formats[2]))
+        if [(e.what, e.line) for e in again] != [(e.what, e.line) for e in events]:
+            return [None] * len(events)                 # it depends on the data what the kernel does
+        for i, event in enumerate(again):
+            found[i] = _more(found[i], _digits(event, launch), scale, most)
+        scale, known = scale * most, known // most
+    return [None if x is None else tuple(np.where(y > len(numbers), 0, y) for y in x) for x in found]
+
+
+def _digits(event: Event, launch: Launch) -> Any:
+    """Digits that an event's values hold, as a tuple of arrays; None for an event without."""
+    kinds = [np.dtype(x) for x in launch.formats[:2]]
+    if event.what in ("load", "store", "copy") and event.value is not None:
+        return (_plain(event.value, kinds[0]),)
+    if event.what == "fma" and len(event.operands) >= 2:
+        n = event.threads.size
+        return tuple(_plain(np.broadcast_to(x, (*np.shape(x)[:-1], n)), kinds[0]) for x in event.operands[:2])
+    if event.what == "mma":
+        n = event.threads.size
+        held = [np.broadcast_to(x, (*np.shape(x)[:-1], n)) for x in event.operands]
+        return tuple(_plain(np.atleast_2d(x), kinds[0]) for x in held)
+    return None
+
+
+def _plain(x: Any, kind: Any) -> Any:
+    """Values as whole numbers, 0 for what is none; words of several elements are taken apart, along the first axis."""
+    x = np.asarray(x)
+    if x.dtype.kind in "iu" and x.dtype != kind and x.dtype.itemsize >= kind.itemsize:
+        parts = x.dtype.itemsize // kind.itemsize
+        flat = np.atleast_2d(x)
+        x = np.moveaxis(np.ascontiguousarray(flat).view(kind).reshape(*flat.shape, parts), -1, 1)
+        x = x.reshape(-1, flat.shape[-1])
+    elif x.dtype.itemsize < kind.itemsize and x.dtype.kind in "iu":                     # bytes of elements
+        parts = kind.itemsize // x.dtype.itemsize
+        if x.ndim and x.shape[0] % parts == 0:
+            x = np.ascontiguousarray(x.T).view(kind).T
+    with np.errstate(all="ignore"):
+        numbers = x.astype(np.float64)
+        whole = np.isfinite(numbers) & (numbers == np.round(numbers)) & (numbers > 0) & (numbers < 256)
+    return np.where(whole, numbers, 0).astype(np.int64)
+
+
+def _more(known: Any, digits: Any, scale: int, most: int) -> Any:
+    """Numbers, 1 on, of which the next digit is known; 0 is none, and remains so."""
+    if digits is None:
+        return None
+    fits = [np.where((d > 0) & (d <= most), (d - 1) * scale + 1, 0) for d in digits]
+    if known is None:
+        return tuple(fits)
+    return tuple(np.where((x > 0) & (y > 0), x + y - 1, 0) for x, y in zip(known, fits))
+
+
+# ---- events as steps
+
+class Steps:
+    def __init__(self, launch: Launch, events: Sequence[Event], ids: Sequence[Any]) -> None:
+        self.launch, self.steps = launch, list[Step]()
+        self.of_a = (launch.rows or launch.size[0]) * launch.size[2]    # ids beyond are of B
+        self.cpu = launch.threads is None
+        self.total = max((int(e.threads.max()) + 1 for e in events if e.threads.size), default=1)
+        self.boundary = 0                               # the first step that events may still join
+        self.loops: dict[str, int] = {}
+        self.starting: Any = None                       # the operation that starts the copy of the next accesses
+        self.waits: dict[int, Any] = {}                 # warp → what it waits for
+        self.flying: dict[Any, list[int]] = defaultdict(list)           # key → steps of copies in flight
+        self.groups: list[list[int]] = [[]]             # of cp.async, the last one open
+        for event, found in zip(events, ids):
+            self.add(event, found)
+            if len(self.steps) > MOST_STEPS:
+                raise ValueError(f"the run has more than {MOST_STEPS} steps: show it at smaller sizes")
+
+    def add(self, event: Event, ids: Any) -> None:
+        if event.what == "loop":
+            self.boundary = len(self.steps)
+            self.loops = self.loops | {_name(event.line): int(np.ravel(event.value)[0])}
+        elif event.what == "mark":
+            self.loops = self.loops | {event.name: int(np.ravel(event.value)[0])}
+        elif event.what in ("load", "store", "copy"):
+            self.access(event, ids)
+        elif event.what in ("fma", "mma"):
+            self.product(event, ids)
+        else:
+            self.effect(event)
+
+    def step(self, op: str, event: Event) -> Step:
+        """The step that this event belongs to: the last one, of a CPU any of this round of the loop, or a new one."""
+        place = op, event.line, event.array, event.name, event.width
+        copies = self.starting is not None and self.starting.line == event.line
+        for known in self.steps[self.boundary if self.cpu else -2 if copies else -1:][::-1]:
+            e = known.event
+            if (known.op, e.line, e.array, e.name, e.width) == place and e.round == event.round and (
+                    event.what == "copy" or np.array_equal(known.threads, event.threads)):
+                known.threads = np.union1d(known.threads, event.threads)
+                return known
+        self.steps.append(Step(op, event, event.threads, loops=self.loops))
+        return self.steps[-1]
+
+    def access(self, event: Event, ids: Any) -> None:
+        assert event.at is not None
+        step = self.step(event.name if event.what == "copy" else event.what, event)
+        origin = None if ids is None else ids[0]
+        if event.what == "copy":
+            fewer = 1 if origin is None else event.at.size // max(origin.size, 1)       # bytes of an element
+            step.requests.append(Request(event.at[::fewer], origin, {}, int(event.threads[0])))
+            of_product = next((x for x in self.steps[::-1][:3] if x.op == "wgmma" and x.event.line == event.line), None)
+            if of_product is not None and origin is not None and event.name == "load":
+                own = of_product.b if (origin > self.of_a).any() else of_product.a
+                own[tuple(event.threads.tolist()), origin.tobytes()] = (event.threads, origin)
+        else:
+            at = np.full(self.total, -1, np.int64)
+            at[event.threads] = event.at
+            wide = None
+            if origin is not None:
+                wide = np.zeros((len(origin), self.total), np.int64)
+                wide[:, event.threads] = origin if event.mask is None or len(origin) != len(event.mask) else \
+                    np.where(event.mask, origin, 0)
+            step.requests.append(Request(at, wide, event.costs()))
+        if self.starting is not None and self.starting.line == event.line:
+            step.started = True
+            verb = event.name or event.what
+            if verb == "store" and event.space == "shared":
+                key = [x for x in self.starting.operands if isinstance(x, Where) and x.array != event.array]
+                step.key = _barrier(key[-1]) if event.what == "copy" and key else None
+                fly = self.flying[step.key] if step.key else self.groups[-1]
+                if self.steps.index(step) not in fly:
+                    fly.append(self.steps.index(step))
+
+    def product(self, event: Event, ids: Any) -> None:
+        step = self.step(event.what, event)
+        step.count += 1
+        if ids is None:
+            return
+        for x in ids:
+            if not x.any():
+                continue
+            of_b = bool((x > self.of_a).any())
+            wide = np.zeros((*x.shape[:-1], self.total), np.int64)
+            wide[..., event.threads] = x
+            own = step.b if of_b else step.a
+            own.setdefault(wide.tobytes(), np.atleast_2d(wide))
+
+    def effect(self, event: Event) -> None:
+        if event.what in ASYNCHRONOUS:
+            self.starting = event
+            return
+        if event.what in SILENT:
+            return
+        if event.what == "wake":
+            for warp in set((event.threads // self.launch.warp).tolist()):
+                key = self.waits.pop(warp, None)
+                for copy in self.flying.pop(key, ()) if key else ():
+                    self.steps[copy].arrives = len(self.steps)
+            self.boundary = len(self.steps)
+            self.steps.append(Step("wake", event, event.threads, loops=self.loops))
+            return
+        step = self.step(event.what, event)
+        step.count += 1
+        places = [x for x in event.operands if isinstance(x, Where)]
+        step.text = step.text or " ".join([_said(event), *(_barrier(x) for x in places[:1])])
+        if "wait" in event.name and places:
+            for warp in set((event.threads // self.launch.warp).tolist()):
+                self.waits[warp] = _barrier(places[0])
+        if event.name.startswith("cp_async_commit"):
+            self.groups.append([])
+        elif event.name.startswith(("cp_async_wait", "lds_wait")):
+            pending = int(event.name.lstrip("cp_asynldwit") or 0)
+            for group in self.groups[:max(len(self.groups) - 1 - pending, 0)]:
+                for copy in group:
+                    self.steps[copy].arrives = len(self.steps) - 1
+                group.clear()
+            self.groups = self.groups[-1 - pending:] if len(self.groups) > pending else self.groups
+        self.boundary = len(self.steps)
+
+
+def _barrier(place: Where) -> str:
+    return f"{place.array}[{int(place.at[0])}]"
+
+
+def _said(event: Event) -> str:
+    """An operation in words."""
+    name = event.name.removeprefix("mbarrier.").replace("cp_async_wait", "cp.async wait ").replace("_", " ")
+    words = {"test wait": "wait for", "try wait": "wait for", "try wait.cluster": "wait for", "arrive": "arrive at",
+             "arrive.expect tx": "announce bytes to", "cp async commit": "close the group of copies",
+             "arrive.cluster": "arrive at"}
+    return words.get(name, name)
+
+
+def _name(line: Any) -> str:
+    """What a loop's index is called: with k.loop(n) as p:"""
+    text = line.text
+    return text.rpartition(" as ")[2].rstrip(": ").split(":")[0] if " as " in text else "round"
