@@ -146,7 +146,7 @@ def _home(step: str | None) -> str:
 
 
 def _formats(dtype: str | None, step: str | None, chip: Any) -> tuple[str, str]:
-    """Of the operands, and of the result, for the planners."""
+    """The formats of operands and result, for the planners."""
     from tilewright.lab.ladder import steps
 
     form = dtype or (getattr(steps.step(step, chip), "formats", ("f32",))[0] if step else "f32")

@@ -130,7 +130,7 @@ class Record:
         return kind.split(wide, event.what == "load").banks if event.space == "shared" else 0
 
     def _operands(self, step: Step, own: dict[Any, Any]) -> Any:
-        """Of multiply-adds patterns by thread; of products from shared memory [warps, elements]."""
+        """Patterns by thread of multiply-adds; [warps, elements] of products from shared memory."""
         if step.op == "wgmma":
             return [[sorted(set((threads // self.launch.warp).tolist())), self.ref(ids.ravel() - 1)]
                     for threads, ids in own.values()]

@@ -106,7 +106,7 @@ def run(launch: Launch, a: Any, b: Any, c: Any, instead: Any = None) -> tuple[li
 # ---- which elements they are
 
 def origins(launch: Launch, events: Sequence[Event]) -> list[Any]:
-    """Of each event: ids as its values are held; of multiply-adds a pair of them, of its first two operands."""
+    """Ids of each event as its values are held; of multiply-adds a pair of them, of its first two operands."""
     (m, n, k), rows = launch.size, launch.rows or launch.size[0]
     most = min(DIGITS.get(np.dtype(x).name, 0) for x in launch.formats[:2])
     if not most:
