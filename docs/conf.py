@@ -89,7 +89,8 @@ def notebook(text: str) -> str:
             if picture or "image/png" in data:
                 kind, inside = ("svg+xml", base64.b64encode(picture.encode()).decode()) if picture else (
                     "png", data["image/png"].replace("\n", ""))
-                parts.append(f'<p><img alt="" src="data:image/{kind};base64,{inside}"></p>')
+                title = re.search(r"<title>(.*?)</title>", picture or "<title>a plot</title>")
+                parts.append(f'<p><img alt="{title[1]}" src="data:image/{kind};base64,{inside}"></p>')
             else:
                 parts.append(f"```text\n{data['text/plain'].rstrip()}\n```")
     return "\n\n".join(parts) + "\n"
