@@ -51,7 +51,8 @@ html_sidebars = {"**": ["sidebar/brand.html", "versions.html", "sidebar/search.h
 templates_path = ["_templates"]
 # A release is built into a folder of its name, beside the others': ../v1.2/index.html
 html_context = {"release": release, "versions": tags()}
-html_show_sphinx = False
+html_show_sphinx = html_show_copyright = False
+smartquotes = False                         # --option is no dash
 html_copy_source = False
 
 _url = re.search(r'^"?(?:Repository|Source)[^=]*= *"(https://[^"]+?)/?"', (ROOT / "pyproject.toml").read_text(),

@@ -1,4 +1,6 @@
-"""Chapter 6: sums of rows in shared memory, with a barrier missing; the simulator finds it. Then bank conflicts."""
+"""Chapter 6: a transposition through shared memory without its barrier; the simulator finds it. Then bank conflicts."""
+
+from pathlib import Path
 
 import numpy as np
 import plots
@@ -47,7 +49,19 @@ def plot() -> None:
     ax.axhline(32, color="tab:orange", linestyle="--", label="one for each load: no conflict")
     ax.legend(frameon=False)
     plots.save(ax, __file__)
-    plots.picture("nvidia/bank_conflict_padding")
+    for pad in 0, 1:
+        draw_the_load(pad)
+
+
+def draw_the_load(pad: int) -> None:
+    """Which bank has the word of which lane, when the first warp reads its first column."""
+    from tilewright.lab.drawing import accesses
+
+    lines = Path(__file__).read_text().splitlines()
+    at = accesses.At(str(next(i for i, line in enumerate(lines, 1) if "= tile[tx" in line)))
+    simulator.run(emit_transpose(PAD=pad), np.ones((32, 32), np.float32), np.zeros((32, 32), np.float32), grid=(1, 1),
+                  observer=at)
+    Path(__file__).with_name(f"06_banks_{pad}.svg").write_text(str(accesses.access(at.first, "sm_90a")))
 
 
 if __name__ == "__main__":

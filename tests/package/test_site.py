@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import html
+import importlib
 import re
+import runpy
+import shutil
 import subprocess
 import sys
 from functools import cache
@@ -57,3 +60,31 @@ def test_what_is_refused(tmp_path):
     assert "docs/other.md links to ../nothing.py, which does not exist" in complaints
     assert "docs/page.md is in 0 toctrees of docs/index.md, and must be in one" in complaints
     assert "not_yet" not in complaints
+
+
+CHAPTERS = sorted((ROOT / "docs/tutorial").glob("[0-9]*.py"))
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda x: x.stem)
+def test_a_chapter_draws_its_plot(chapter, tmp_path, monkeypatch):
+    """From what the repository has: results that were measured, and what is counted now."""
+    pytest.importorskip("matplotlib")
+    monkeypatch.syspath_prepend(chapter.parent)
+    (tmp_path / "docs/tutorial").mkdir(parents=True)
+    copy = tmp_path / "docs/tutorial" / chapter.name
+    shutil.copy(chapter, copy)
+    monkeypatch.setattr(importlib.import_module("plots"), "HERE", copy.parent)
+    runpy.run_path(str(copy))["plot"]()
+    assert {x.name for x in copy.parent.glob("*.svg")} <= {x.name for x in chapter.parent.glob("*.svg")}
+    assert copy.with_suffix(".svg").exists()
+
+
+def test_a_chapter_has_a_page_a_script_and_a_plot():
+    pages = sorted((ROOT / "docs/tutorial").glob("[0-9]*.md"))
+    assert [page.stem[:2] for page in pages] == [chapter.stem[:2] for chapter in CHAPTERS]
+    for page, chapter in zip(pages, CHAPTERS, strict=True):
+        text = page.read_text()
+        assert f"$ python docs/tutorial/{chapter.name}\n" in text
+        assert f"({chapter.stem}.svg)" in text
+        assert all(part in text for part in ("**Goal:**", "## What changed", "## Predicted and measured"))
