@@ -10,7 +10,7 @@ from tests import figures
 from tests.helpers.figures import drawn
 
 
-@pytest.mark.parametrize(("path", "key"), figures.shown(), ids=lambda x: x.name if isinstance(x, Path) else "")
+@pytest.mark.parametrize(("path", "key"), [*figures.shown()], ids=lambda x: x.name if isinstance(x, Path) else "")
 def test_the_figure_of_the_page_is_what_is_drawn(path: Path, key: str) -> None:
     assert path.read_text() == drawn(key), "python -m tests.figures"
 

@@ -46,7 +46,7 @@ def counted(step: str, n: int = N) -> Any:
 def threads(step: str, n: int = N) -> int:
     x, y = GPU_STEPS[step].grid(n, n, **SIZES[step])
     function = GPU_STEPS[step].emit(**SIZES[step])
-    return x * y * int(np.prod(function.threads))
+    return x * y * int(np.prod(function.threads or ()))
 
 
 def loads(step: str, space: str = "global") -> int:
