@@ -133,7 +133,7 @@ def _drawn(at: Any, report: Any, chip: Any, to: Path) -> None:
     if at.first is None:
         there = dict.fromkeys(str(site.line) for site, traffic in sorted(report.traffic.items()) if traffic.requests)
         raise BadInput(f"nothing is loaded or stored at {at.line}; lines with accesses are {', '.join(there)}")
-    save(accesses.access(at.first, chip.name, chip.warp), to)
+    save(accesses.access(at.first, chip.name, chip.warp, at.count), to)
 
 
 def _problem(step: str | None, sizes: tuple[int, int, int], dtype: str | None, layout: str | None, batch: int,

@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from tilewright.simulator import Event
 
 SECTOR = 32                     # bytes
+LONG = 50                       # characters of a source line
 MOST_ROWS = 40                  # of sectors that are drawn
 
 
 class At:
-    """An observer that keeps the first load or store at a line, such as "gpu06_padded.py:64"."""
+    """An observer that keeps the first load or store at a line, such as "gpu06_padded.py:64", and counts them."""
 
     def __init__(self, line: str) -> None:
-        self.line = line
+        self.line, self.count = line, 0
         self.first: Event | None = None
 
     def __call__(self, event: Event) -> None:
-        if self.first is None and event.what in ("load", "store") and self.line in (str(event.line),
-                                                                                   str(event.line.number)):
-            self.first = event
+        if event.what in ("load", "store") and self.line in (str(event.line), str(event.line.number)):
+            self.first, self.count = self.first or event, self.count + 1
 
 
 def lanes_of(event: Event, warp: int, lanes: int = 32) -> dict[int, list[int]]:
@@ -72,13 +72,13 @@ def passes(found: dict[tuple[int, int], tuple[int, int, int]]) -> int:
     return sum(most.values())
 
 
-def banks(title: str, event: Event, lanes: int = 32, there: int = 32) -> Svg:
+def banks(title: str, event: Event, lanes: int = 32, there: int = 32, words: bool = False) -> Svg:
     """A row for each lane, a column for each of the banks that there are: which banks a lane's words are in, and the
-    pass that delivers them."""
+    pass that delivers them. `words`: also which word of the array comes first."""
     warp = first_warp(event, lanes)
     cost, found = event.costs()[warp], turns(event, warp, lanes, there)
     size, left = 13.4 * 32 / there, 56
-    pen = Svg(title, 500)
+    pen = Svg(title, 580 if words else 500)
     cells = {(lane, bank): (turn, at) for (lane, _), (turn, at, bank) in found.items()}
 
     def cell(lane: int, bank: int) -> Cell | None:
@@ -88,15 +88,24 @@ def banks(title: str, event: Event, lanes: int = 32, there: int = 32) -> Svg:
         return Cell("red" if at else ROUND[turn % 4], 0.25 + 0.6 * bool(at), str(at + 1) if there == 32 else "")
     grid(pen, left, 0, lanes, there, size, cell, high=13.4, ticks=(4, there // 8), text=9.5, name="banks")
     pen.text(left - 8, -6, "lane", 0, "soft", "end")
+    for lane, elements in sorted(lanes_of(event, warp, lanes).items()) if words else ():
+        if lane % 4 == 0:
+            pen.text(left + there*size + 6, (lane + 0.7)*13.4, f"word {elements[0] * event.item // WORD:,}", 0, "soft")
     y = lanes*13.4 + 24
     what = f"{event.name or event.what} of {event.array}, {event.width * event.item} bytes a lane"
     pen.text(0, y, what, 13)
-    pen.text(0, y + 20, f"{int(cost.moved)} passes over the banks, where {int(cost.ideal)} would do", 13,
+    pen.text(0, y + 20, f"{_times(int(cost.moved), 'pass', 'es')} over the banks, where {int(cost.ideal)} would do", 13,
              "red" if cost.moved > cost.ideal else "green", bold=True)
     phases = sorted({turn for turn, _, _ in found.values()})
     entries = [(ROUND[turn % 4], 0.25, f"turn {turn + 1}") for turn in phases] if len(phases) > 1 else []
-    key(pen, 0, y + 42, [*entries, ("red", 0.85, "waits for a pass before it")], 470)
+    if any(at for _, at, _ in found.values()):
+        entries.append(("red", 0.85, "waits for a pass before it"))
+    key(pen, 0, y + 42, entries, 470)
     return pen
+
+
+def _times(count: int, noun: str, more: str = "s") -> str:
+    return f"{count} {noun}{more * (count != 1)}"
 
 
 def sectors(title: str, event: Event, lanes: int = 32) -> Svg:
@@ -120,17 +129,21 @@ def sectors(title: str, event: Event, lanes: int = 32) -> Svg:
         pen.text(0, y, f"and {len(rows) - MOST_ROWS} sectors more", 0, "soft")
         y += 18
     pen.text(0, y, f"{event.name or event.what} of {event.array}, {event.width * item} bytes a lane", 13)
-    pen.text(0, y + 20, f"{int(cost.moved)} sectors of {SECTOR} bytes, where {int(cost.ideal)} would do", 13,
+    pen.text(0, y + 20, f"{_times(int(cost.moved), 'sector')} of {SECTOR} bytes, where {int(cost.ideal)} would do", 13,
              "red" if cost.moved > cost.ideal else "green", bold=True)
     return pen
 
 
-def access(event: Event, target: str, lanes: int = 32) -> Svg:
-    """The picture for the kind of memory, of a chip with such warps."""
+def access(event: Event, target: str, lanes: int = 32, count: int = 1) -> Svg:
+    """The picture for the kind of memory, of a chip with such warps; below it the source line. `count`: how many
+    accesses there are at the line."""
     title = f"{event.line}: {event.name or event.what} of {event.array} by warp {first_warp(event, lanes)}"
-    if event.space == "global":
-        return sectors(title, event, lanes)
-    return banks(title, event, lanes, banks_of(event, target, lanes))
+    pen = sectors(title, event, lanes) if event.space == "global" else \
+        banks(title, event, lanes, banks_of(event, target, lanes), words=True)
+    y = pen.box[1] + pen.box[3] + 12
+    pen.text(0, y, f"{event.line}, the first of {count:,} accesses" if count > 1 else str(event.line), 0, "soft")
+    pen.text(0, y + 20, event.line.text[:LONG] + "..." * (len(event.line.text) > LONG), 12, mono=True)
+    return pen
 
 
 def banks_of(event: Event, target: str, lanes: int) -> int:

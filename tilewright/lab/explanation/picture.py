@@ -60,7 +60,8 @@ def _panels(found: Explanation) -> Iterator[tuple[str, Callable[[Svg, float], fl
     """(heading, what draws it from a height on and tells where it ends)."""
     time = found.time
     if len(found.tiles) > 1:
-        yield "Tiles within tiles: C, with A left of it and B above", lambda pen, y: _tiles(pen, y, found.tiles)
+        beside = ": C, with A left of it and B above" if "m" in found.tiles[0].extents else ""
+        yield f"Tiles within tiles{beside}", lambda pen, y: _tiles(pen, y, found.tiles)
     known = [level for level in found.levels if level.rate and found.intensity(level)] if time and time.peak else []
     if time and known:
         yield "Roofline", lambda pen, y: _roofline(pen, y, known, found, time)
