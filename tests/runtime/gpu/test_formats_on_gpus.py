@@ -138,5 +138,5 @@ def test_copies_of_narrow_formats(source):
     patterns = np.arange(1 << f.bits, dtype=np.uint8).reshape(1, -1)
     target = np.zeros(patterns.shape, np.float32)
     tw.simulate(emit_copy(source, "f32"), 1, patterns.size, 1.0, patterns.view(np.int8), patterns.size, 1, target,
-                patterns.size, 1, grid=grid(*patterns.shape))
+                patterns.size, 1, 0, 0, grid=grid(*patterns.shape))
     np.testing.assert_array_equal(target[0], [float(f.decode(p)) for p in range(patterns.size)])

@@ -22,18 +22,20 @@ def computed_in(SOURCE: str, TARGET: str) -> Type:
 
 
 def emit_copy(SOURCE: str = "f32", TARGET: str = "f32", WARP: int = 32) -> Function:
-    """target[i, j] = scale * source[i, j], in TARGET's format; scale = 0 writes zeros and never reads the source.
+    """target[z, i, j] = scale * source[z, i, j], in TARGET's format; scale = 0 writes zeros and never reads the source.
 
     Floats become the nearest one, ties to even, integers their lowest bits; from f64 to formats of 16 bits and fewer
-    by way of f32. Strides in elements, of any sign. Source and target may be the same matrix. The grid covers the
-    columns; rows are dealt out to as many workgroups as it has along y. WARP: lanes of a warp on the target.
+    by way of f32. Strides in elements, of any sign, from matrix to matrix (mss, mst), row to row and column to column.
+    Source and target may be the same matrices. The grid covers the columns along x and the matrices along z; rows are
+    dealt out to as many workgroups as it has along y. WARP: lanes of a warp on the target.
     """
     C = computed_in(SOURCE, TARGET)
     k = Kernel(f"copy_{SOURCE}_{TARGET}", threads=(COLUMNS, ROWS), warp=WARP, noalias=False, rows=i64, columns=i64,
                scale=C, source=ptr(memory_type(SOURCE)), rss=i64, css=i64, target=ptr(memory_type(TARGET)), rst=i64,
-               cst=i64)
-    rows, columns, scale, source, rss, css, target, rst, cst = k.args
+               cst=i64, mss=i64, mst=i64)
+    rows, columns, scale, source, rss, css, target, rst, cst, mss, mst = k.args
     (x, y), (block_x, block_y) = k.thread, k.block
+    source, target = (at + k.cast(k.block_z, i64)*apart for at, apart in ((source, mss), (target, mst)))
     j = k.cast(block_x, i64)*COLUMNS + x
     value = k.variable(C, 0)                                    # which stays unless something is read
     with k.when(j < columns):

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tilewright.runtime.gpu.engine import Engine
     from tilewright.runtime.gpu.gathered import Gather
 
+MOST_Z = 65535          # workgroups along y and z
 COPY = "tilewright.kernels.gpu.copy:emit_copy"
 
 
@@ -195,8 +196,11 @@ class Run:
         if target.ndim > 2:  # rows of matrices that follow each other are those of one
             one = np.broadcast_to(np.int8(0), (*target.shape[:-2], target.shape[-1], target.shape[-1]))
             source, _, target = shapes.collapse(source, one, target, wider=False)
-        for i in np.ndindex(target.shape[:-2]):
-            self._copy(source[i], target[i], scale)
+        if target.ndim == 2:
+            source, target = source[None], target[None]
+        for x, y in shapes.pieces(source, target):
+            for first in range(0, len(y), MOST_Z):
+                self._copy(x[first : first + MOST_Z], y[first : first + MOST_Z], scale)
 
     def _copy_complex(self, source: Array, target: Array, scale: complex) -> None:
         if scale and source.dtype == target.dtype:
@@ -207,15 +211,17 @@ class Run:
         self.copy(*parts)
 
     def _copy(self, source: Array, target: Array, scale: complex) -> None:
-        if abs(target.strides[0]) < abs(target.strides[1]):  # lanes go along the smaller stride
-            source, target = source.T, target.T
+        """Copy stacks of matrices in one launch."""
+        if abs(target.strides[1]) < abs(target.strides[2]):  # lanes go along the smaller stride
+            source, target = transposed(source), transposed(target)
         function = self.kernel(COPY, SOURCE=format_of(source.dtype), TARGET=format_of(target.dtype))
-        (rows, columns), (x, y) = target.shape, function.threads
-        (rss, css), (rst, cst) = ([s // x.itemsize for s in x.strides] for x in (source, target))
+        (count, rows, columns), (x, y) = target.shape, function.threads
+        (mss, rss, css), (mst, rst, cst) = ([s // x.itemsize for s in x.strides] for x in (source, target))
         whole = any(p.name == "scale" and p.type.startswith("i") for p in function.parameters)
         args = {"rows": rows, "columns": columns, "scale": int(scale.real) if whole else scale,
-                "source": source, "rss": rss, "css": css, "target": target, "rst": rst, "cst": cst}
-        self.launch(function, (-(-columns // x), min(-(-rows // y), 65535)), args)
+                "source": source, "rss": rss, "css": css, "target": target, "rst": rst,
+                "cst": cst, "mss": mss, "mst": mst}
+        self.launch(function, (-(-columns // x), min(-(-rows // y), MOST_Z), count), args)
 
     # ---- products
 
