@@ -33,7 +33,6 @@ def plot() -> None:
     ax.minorticks_off()
     ax.legend(frameon=False)
     plots.save(ax, __file__)
-    plots.picture("cpu/matmul_naive")
 
 
 if __name__ == "__main__":

@@ -54,7 +54,6 @@ def plot() -> None:
     ax.set_xticks(ticks, [f"{x:g}" for x in ticks])
     ax.minorticks_off()
     plots.save(ax, __file__)
-    plots.picture("cdna/binary_format_2")
 
 
 if __name__ == "__main__":

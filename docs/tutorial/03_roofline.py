@@ -31,7 +31,6 @@ def plot() -> None:
         ax.annotate(name, (at, min(peak, memory * at)), textcoords="offset points", xytext=(4, -14))
     ax.legend(frameon=False)
     plots.save(ax, __file__)
-    plots.picture("cpu/mem_system")
 
 
 if __name__ == "__main__":

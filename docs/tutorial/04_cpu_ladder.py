@@ -36,7 +36,6 @@ def plot() -> None:
     ax.minorticks_off()
     ax.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
     plots.save(ax, __file__)
-    plots.picture("cpu/blis_design")
 
 
 if __name__ == "__main__":

@@ -36,7 +36,6 @@ def plot() -> None:
     ax.set_xticks(range(len(names)), names, rotation=40, ha="right")
     ax.legend(frameon=False)
     plots.save(ax, __file__)
-    plots.picture("lecture/v3")
 
 
 if __name__ == "__main__":

@@ -46,7 +46,6 @@ def plot() -> None:
     ax.set_xticks(ks, [str(k) for k in ks])
     ax.minorticks_off()
     plots.save(ax, __file__)
-    plots.picture("cpu/kernel")
 
 
 if __name__ == "__main__":

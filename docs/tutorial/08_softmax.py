@@ -56,7 +56,6 @@ def plot() -> None:
     ax.set_ylim(0)
     ax.legend(frameon=False)
     plots.save(ax, __file__)
-    plots.picture("lecture/memories")
 
 
 if __name__ == "__main__":

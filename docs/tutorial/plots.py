@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-RESULTS = HERE.parents[1] / "bench" / "results"
+RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
 
 
 def measured(name: str) -> dict[str, Any]:
@@ -49,10 +48,3 @@ def axes(xlabel: str, ylabel: str, **more: Any) -> Any:
 def save(ax: Any, chapter: str) -> None:
     """Beside the chapter's file: NN_name.svg. Grey on nothing, which can be read on white and on black."""
     ax.figure.savefig(Path(chapter).with_suffix(".svg"), transparent=True, metadata={"Date": None})
-
-
-def picture(key: str) -> None:
-    """One of the drawings of `tilewright show --figure`, beside the chapters."""
-    from tilewright.lab.drawing.catalogue import FIGURES
-
-    (HERE / f"{key.replace('/', '_')}.svg").write_text(FIGURES[key].draw())
