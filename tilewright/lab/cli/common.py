@@ -74,8 +74,8 @@ Layout = Annotated[
                  **completed(lambda: ["nn", "nt", "tn", "tt"])),
 ]
 Batch = Annotated[
-    int, typer.Option("--batch", "-b", min=1, metavar="N", help="So many products of this size, with matrices that "
-                      "follow each other.")]
+    int, typer.Option("--batch", "-b", min=1, metavar="N", help="The number of products of this size; their matrices "
+                      "follow each other in memory.")]
 TargetName = Annotated[
     str,
     typer.Option("--target", "-t", metavar="NAME", help="native, nvidia or amd: the CPU or GPU of this machine; or a "

@@ -164,9 +164,9 @@ def peak(
                             "native, which is measured, zen3, zen4, zen5, icelake-server, sapphirerapids.",
                             **common.completed(common.target_names))
     ],
-    cores: Annotated[int | None, typer.Option("--cores", min=1, metavar="N", help="Of a CPU: so many cores.",
+    cores: Annotated[int | None, typer.Option("--cores", min=1, metavar="N", help="The number of cores of a CPU.",
                                               show_default="all of native, 1 of others")] = None,
-    clock: Annotated[float | None, typer.Option("--clock", min=0.1, max=100, metavar="GHZ", help="Of a CPU: the clock.",
+    clock: Annotated[float | None, typer.Option("--clock", min=0.1, max=100, metavar="GHZ", help="The clock of a CPU.",
                                                 show_default="native's, measured")] = None,
     json: output.Json = None,
 ) -> None:

@@ -135,13 +135,13 @@ def shapes(
     candidates: Candidates = None,
     vendor: Vendor = None,
     despite_load: DespiteLoad = False,
-    again: Annotated[bool, typer.Option("--again", help="Measure what was measured here before, too.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Measure problems that have a stored result, too.")] = False,
     json: output.Json = None,
 ) -> None:
     """Measure plans for every problem of a file.  The word "shapes" may be left out if the file's name ends in .jsonl.
 
-    Each result is kept as soon as it is there, and the next run passes over it, so that one that was interrupted goes
-    on where it ended.  Problems with the most arithmetic, in all their calls, come first.
+    Each result is stored at once, and a problem with a stored result is skipped, so that an interrupted run can be
+    continued by the same command.  Problems with the most arithmetic, in all their calls, come first.
     """
     from tilewright import shape_list
     from tilewright.lab.bench.commands import all_threads
