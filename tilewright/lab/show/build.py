@@ -10,6 +10,7 @@ from tilewright.lab.show import code, drawings, launches, own, sliders
 from tilewright.lab.show.pages import page
 from tilewright.lab.show.record import Record
 from tilewright.lab.show.trace import Launch
+from tilewright.simulator import counts
 from tilewright.targets import CpuTarget, GpuTarget, Target
 
 Tell = Callable[[str], None]
@@ -21,7 +22,11 @@ def of_step(step: str, target: Target, sizes: tuple[int, int, int] | None, break
             ) -> list[dict[str, Any]]:
     """A step of the ladder, and where it pads or swizzles the same without."""
     found = steps.step(step, target)
-    rows = [_data(launches.of_step(step, target, sizes), target, found.title, found.idea, step, breaks, tell)]
+    launch = launches.of_step(step, target, sizes)
+    rows = [_data(launch, target, found.title, found.idea, step, breaks, tell)]
+    if isinstance(found, steps.GpuStep):
+        loaded, shared = found.moves(*launch.size, **launch.chosen)
+        rows[0]["formulas"] = {"global": 4 * loaded, "shared": 4 * shared}
     if step == "padded" and isinstance(target, GpuTarget):
         rows.append(_data(launches.of_step(step, target, sizes, PAD=0), target, f"{found.title}, without padding",
                           "rows of 128 words, so that a column lies in one bank", "unpadded", False, tell))
@@ -64,6 +69,9 @@ def _data(launch: Launch, target: Target, title: str, idea: str, name: str, brea
     found = code.listings(launch.functions, target)
     made.data["code"] = {language: [[text, [] if place is None else made.places.get(place, [])]
                                     for text, place in lines] for language, lines in found.items()}
+    if not isinstance(target, CpuTarget):
+        peak, what = counts.peak(launch.functions[-1], target, False)
+        made.data["chip"] = {"peak": peak, "what": what, "bandwidth": target.bandwidth, "model": target.model}
     made.data["faults"] = made.broken(tell) if breaks else []
     made.finish()
     return made.data
@@ -72,6 +80,11 @@ def _data(launch: Launch, target: Target, title: str, idea: str, name: str, brea
 def document(records: list[dict[str, Any]], targets: Sequence[Target], forms: tuple[str, str], command: str,
              tell: Tell) -> str:
     """The page of records, as text. `forms`: of the operands, and of the result, for the planners."""
+    if len(targets) > 1:                                # the same step for several chips
+        for record in records:
+            variant = record.get("short", record["target"])
+            record["short"] = record["target"] + (f", {variant}" if variant != record["target"] else "")
+            record["id"] += "" if record["id"].endswith(record["target"]) else f"-{record['target']}"
     tell("ask the planners")
     family = CHIPS["cpu" if isinstance(targets[0], CpuTarget) else "gpu"]
     chips = list(dict.fromkeys([x.name for x in targets] + [*family]))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 PARTS = Path(__file__).parent / "page"
-SCRIPTS = ("model.js", "pens.js", "levels.js", "banks.js", "time.js", "source.js", "plans.js", "main.js")
+SCRIPTS = ("model.js", "pens.js", "levels.js", "banks.js", "time.js", "source.js", "strip.js", "plans.js", "main.js")
 
 
 def page(data: dict[str, Any], title: str) -> str:

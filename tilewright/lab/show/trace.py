@@ -27,6 +27,7 @@ ASYNCHRONOUS = ("cp.async", "direct load", "TMA", "bulk copy")          # kinds 
 # what these do to memory is told as loads and stores
 SILENT = ("ldmatrix", "stmatrix", "move", "exchange", "texture", "load shared", "tile", "hint", "prefetch",
           "setmaxnreg", "integer", "print")
+DOTS = ("quads", "pairs", "bf16_pairs")                 # of which the sums are the first operand
 Ids = NDArray[np.int64]                 # of elements: 1 ... m k are A's, row by row, then B's; 0 is none
 
 
@@ -133,7 +134,9 @@ def _digits(event: Event, launch: Launch) -> Any:
         return (_plain(event.value, kinds[0]),)
     if event.what == "fma" and len(event.operands) >= 2:
         n = event.threads.size
-        return tuple(_plain(np.broadcast_to(x, (*np.shape(x)[:-1], n)), kinds[0]) for x in event.operands[:2])
+        first = int(event.name in DOTS)
+        return tuple(_plain(np.broadcast_to(x, (*np.shape(x)[:-1], n)), kinds[0])
+                     for x in event.operands[first:first + 2])
     if event.what == "mma":
         n = event.threads.size
         held = [np.broadcast_to(x, (*np.shape(x)[:-1], n)) for x in event.operands]
@@ -204,7 +207,7 @@ class Steps:
     def step(self, op: str, event: Event) -> Step:
         """The step that this event belongs to: the last one, of a CPU any of this round of the loop, or a new one."""
         place = op, event.line, event.array, event.name, event.width
-        copies = self.starting is not None and self.starting.line == event.line
+        copies = event.what == "copy" or (self.starting is not None and self.starting.line == event.line)
         for known in self.steps[self.boundary if self.cpu else -2 if copies else -1:][::-1]:
             e = known.event
             if (known.op, e.line, e.array, e.name, e.width) == place and e.round == event.round and (
@@ -221,7 +224,7 @@ class Steps:
         if event.what == "copy":
             fewer = 1 if origin is None else event.at.size // max(origin.size, 1)       # bytes of an element
             step.requests.append(Request(event.at[::fewer], origin, {}, int(event.threads[0])))
-            of_product = next((x for x in self.steps[::-1][:3] if x.op == "wgmma" and x.event.line == event.line), None)
+            of_product = next((x for x in self.steps[::-1][:9] if x.op == "wgmma" and x.event.line == event.line), None)
             if of_product is not None and origin is not None and event.name == "load":
                 own = of_product.b if (origin > self.of_a).any() else of_product.a
                 own[tuple(event.threads.tolist()), origin.tobytes()] = (event.threads, origin)

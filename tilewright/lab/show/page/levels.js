@@ -171,7 +171,7 @@ function third_(p, g, s, me, done, narrow, title, x0, y0) {
     const v = K.tensor ? (lane < 0 ? null : lane % K.warp) : K.sum(r, c, own), hue = K.tensor && lane >= 0 ? (lane % K.warp % 4 % 2 ? H.C : H.S) : H.C;
     cell(g.C, x, y, v, `${named(2)}[${r},${c}]`, hue, mult || h || stored || K.tensor, h); if (h) p.rect(g.C.x + y * u, g.C.y + x * u, u, u, {stroke: H.ink, lw: 2}); }));
   const {i, j} = state, now = mult ? (K.made(i, j, me).find(x => x[0] === s.number) || [0, []])[1] : [];
-  const list = now.length === 1 ? `C[${i},${j}] += ${K.a[i * K.k + now[0]]} · ${K.b[now[0] * K.n + j]} = ${K.sum(i, j, done)}` : K.product ? `C[${i},${j}] = ${K.sum(i, j, done)} after ${done.size} of ${K.k} products` : `${K.names[2]}[${i},${j}] = ${K.stored(i, j)}`;
+  const list = now.length === 1 ? `C[${i},${j}] += ${K.a[i * K.k + now[0]]} · ${K.b[now[0] * K.n + j]} = ${K.sum(i, j, done)}` : K.counted ? `C[${i},${j}] = ${K.sum(i, j, done)} after ${done.size} of ${K.k} products` : `${K.names[2]}[${i},${j}] = ${K.stored(i, j)}`;
   p.text(list, narrow ? p.w - 8 : g.C.x + g.C.w, g.C.y + g.C.h + 19, {size: 12.5, mono: 1, align: "right", fill: H.ink, halo: 1});
 }
 

@@ -22,10 +22,10 @@ function lead() {
 }
 function say() {
   const s = step(), f = state.fault, now = $("now"); now.className = f ? "race" : "";
-  now.querySelector(".at").textContent = Object.entries(s.loops || {}).map(([x, y]) => `${x} ${y}`).slice(-2).join(" · ") || `step ${s.number}`;
+  now.querySelector(".at").textContent = Object.entries(s.loops || {}).map(([x, y]) => `${x} ${y}`).slice(K.cpu ? -4 : -2).join(" · ") || `step ${s.number}`;
   now.querySelector(".say").innerHTML = f ? escaped(f.message) : said(s);
   const me = K.me(state.i, state.j), done = K.done(state.i, state.j, state.step);
-  $("caption").textContent = `Step ${s.number + 1} of ${K.steps.length}. ${named(2)}[${state.i},${state.j}]${K.cpu ? "" : ` belongs to thread (${me.tx}, ${me.ty}) of ${K.words.cta} (${me.bx}, ${me.by}), ${K.words.warp} ${me.warp % (K.nt / K.warp)}`}; ${K.product ? `it holds ${done.size} of ${K.k} products, ${K.sum(state.i, state.j, done)}` : K.stored(state.i, state.j) === "·" ? "it is not written yet" : `it is ${K.stored(state.i, state.j)}`}.${K.staging.length ? ` In ${K.cpu ? "packed panels" : "shared memory"} now: ${heldText(me)}.` : ""}`;
+  $("caption").textContent = `Step ${s.number + 1} of ${K.steps.length}. ${named(2)}[${state.i},${state.j}]${K.cpu ? "" : ` belongs to thread (${me.tx}, ${me.ty}) of ${K.words.cta} (${me.bx}, ${me.by}), ${K.words.warp} ${me.warp % (K.nt / K.warp)}`}; ${K.counted ? `it holds ${done.size} of ${K.k} products, ${K.sum(state.i, state.j, done)}` : K.stored(state.i, state.j) === "·" ? "it is not written yet" : `it is ${K.stored(state.i, state.j)}`}.${K.staging.length ? ` In ${K.cpu ? "packed panels" : "shared memory"} now: ${heldText(me)}.` : ""}`;
 }
 function heldText(me) {
   const h = K.held(state.step, me.cta), r = map => { const ps = [...map.keys()].sort((a, b) => a - b), fly = [...map.values()].filter(c => c.flying).length; return ps.length ? `k ${ps[0]} to ${ps[ps.length - 1]}${fly ? `, ${fly} of ${ps.length} columns on their way` : ""}` : "nothing"; };
@@ -73,7 +73,7 @@ function hit(ev) {
 }
 function size() {
   $("banks").style.height = K && K.cpu ? "96px" : ""; const w = $("levels").clientWidth; $("levels").style.height = levelsHeight(w) + "px";
-  if (K) { $("time").style.height = (innerWidth <= 900 ? min(timeHeight(), 108) : timeHeight()) + "px"; refresh(); } if (D) plans();
+  if (K) { strip(); $("time").style.height = (innerWidth <= 900 ? min(timeHeight(), 108) : timeHeight()) + "px"; refresh(); } if (D) plans();
 }
 function listen() {
   $("records").onclick = e => { if (e.target.dataset.id) use(e.target.dataset.id); };

@@ -22,8 +22,9 @@ class Model {
     this.itemC = ITEM[this.formats[2]] || 4;
     this.steps.forEach((s, number) => { s.number = number; s.kind = this.kinds[s.k]; Object.assign(s, this.cost(s)); });
     this.top = max(1, ...this.steps.filter(s => s.kind.space === "shared").map(s => s.moved));
+    this.counted = this.product && this.steps.some(s => s.a && s.a.length && s.b.length);        // are its products known?
     this.products = this.steps.filter(s => s.a && s.b && ["fma", "mma", "wgmma"].includes(s.kind.op));
-    this.tensor = this.products.some(s => s.kind.op !== "fma");
+    this.tensor = this.steps.some(s => s.kind.op === "mma" || s.kind.op === "wgmma");
     this.staging = [...new Set(this.steps.filter(s => s.kind.op === "store" && !this.names.includes(s.kind.array)
       && (s.q || []).some(q => q[1].length)).map(s => s.kind.array))];
     this.own();
@@ -68,6 +69,15 @@ class Model {
     for (let c = 0; c < m * n; c++) { const cta = this.owner[c] < 0 ? 0 : floor(this.owner[c] / this.nt); this.tiles[cta] = grow(this.tiles[cta], floor(c / n), c % n); }
     this.cells = new Map(); this.owner.forEach((t, c) => { if (!this.cells.has(t)) this.cells.set(t, []); this.cells.get(t).push(c); });
   }
+  // threads beside the owner that make products of an element: of other parts of k, added up at the end
+  makers(c) {
+    if (this.further) return this.further.get(c);
+    this.further = new Map(); const one = new Set(), owner = this.owner[0];
+    for (const s of this.products) { const {a, b} = this.operands(s, owner); for (const x of a) for (const y of b) if (x.p === y.p && x.i === 0 && y.j === 0) one.add(x.p); }
+    if (one.size >= this.k) return undefined;
+    for (const s of this.products) for (let t = 0; t < this.total; t++) { const {a, b} = this.operands(s, t); for (const x of a) for (const y of b) if (x.p === y.p) { const e = x.i * this.n + y.j; if (this.owner[e] === t) continue; let own = this.further.get(e); if (!own) this.further.set(e, own = new Set()); own.add(t); } }
+    return this.further.get(c);
+  }
   operands(s, t) {                                          // of a thread's multiply-adds: elements of A and of B
     const of = list => list.map(ref => this.at(ref, t)).filter(x => x >= 0).map(x => this.element(x));
     return {a: of(s.a), b: of(s.b)};
@@ -84,8 +94,8 @@ class Model {
     for (const s of this.products) { let ps = new Set(), qs = new Set();
       if (s.kind.op === "wgmma") { for (const [list, into, test] of [[s.a, ps, e => e.i === i], [s.b, qs, e => e.j === j]])
         for (const [warps, ref] of list) this.patterns[ref[0]].forEach(x => { const e = this.element(x + ref[1]); if (test(e)) into.add(e.p); }); }
-      else { const one = s.kind.op === "fma", from = one ? me.g : me.warp * this.warp, to = one ? from + 1 : from + this.warp;
-        for (let t = from; t < to; t++) { const {a, b} = this.operands(s, t); for (const e of a) if (e.i === i) ps.add(e.p); for (const e of b) if (e.j === j) qs.add(e.p); } }
+      else { const threads = s.kind.op === "fma" ? [me.g, ...(this.makers(i * this.n + j) || [])] : Array.from({length: this.warp}, (_, l) => me.warp * this.warp + l);
+        for (const t of threads) { const {a, b} = this.operands(s, t); for (const e of a) if (e.i === i) ps.add(e.p); for (const e of b) if (e.j === j) qs.add(e.p); } }
       const both = [...ps].filter(p => qs.has(p)); if (both.length) found.push([s.number, both]); }
     if (this.known.size > 500) this.known.clear();
     this.known.set(key, found); return found;
@@ -93,7 +103,7 @@ class Model {
   done(i, j, step) {                                        // the p whose products C[i, j] holds after a step
     const ps = new Set(); for (const [number, list] of this.made(i, j, this.me(i, j))) if (number <= step) for (const p of list) ps.add(p); return ps;
   }
-  sum(i, j, ps) { if (!this.product) return this.stored(i, j); let t = 0; for (const p of ps) t += this.a[i * this.k + p] * this.b[p * this.n + j]; return t; }
+  sum(i, j, ps) { if (!this.counted) return this.stored(i, j); let t = 0; for (const p of ps) t += this.a[i * this.k + p] * this.b[p * this.n + j]; return t; }
 
   stored(i, j) {                                            // of a kernel that is no product: the element, once it is written
     if (!this.when) { this.when = new Map(); for (const s of this.steps) if (s.kind.op === "store" && s.kind.array === this.names[2]) for (const q of s.q) this.every(s, q, byte => { const c = floor(byte / this.itemC); if (!this.when.has(c)) this.when.set(c, s.number); }); }

@@ -15,7 +15,7 @@ function time(p) {
   const rows = timeRows(), N = K.steps.length, x0 = rows.length > 1 ? (p.w < 500 ? 44 : 62) : 0, w = (p.w - x0) / N, h = rows.length > 1 ? 30 : 44; G.time = {x0, w};
   const most = max(1, ...K.steps.map(s => s.kind.space === "shared" ? s.moved : 0)), size = s => s.kind.space === "shared" ? .16 + .84 * s.moved / most : s.q ? .35 : s.a || s.kind.op === "wgmma" ? .4 : .22;
   rows.forEach((row, r) => { const y = r * h; if (row.name) p.text(row.name, x0 - 6, y + h / 2 + 4, {size: p.w < 500 ? 9.5 : 11, fill: H.dim, align: "right"});
-    for (const [x, a, b] of K.waits) if (x === r && b - a > 1) hatch(p, x0 + (a + 1) * w, y + 3, (b - a - 1) * w, h - 6, H.faint);
+    for (const [x, a, b, open] of K.waits) if (x === r && b - a > 1) { const X = x0 + (a + 1) * w, wide = (b - a - 1) * w, what = (open.kind.text || "").replace(/^wait for /, ""); hatch(p, X, y + 3, wide, h - 6, H.faint); if (rows.length > 1 && wide > 8 + 6 * what.length) p.text(what, X + wide / 2, y + h / 2 + 4, {size: 10.5, align: "center", halo: 1, fill: H.dim}); }
     K.steps.forEach((s, q) => { if (s.w && !s.w.some(row.test)) return; const x = x0 + q * w, past = q <= state.step ? 1 : .42;
       if (s.kind.op === "wake") return;
       const sync = /barrier/.test(s.kind.op) && !/mbarrier/.test(s.kind.op), hue = sync ? H.ink : /wait|mbarrier|group|fence/.test(s.kind.op) ? H.S : hueOf(s), bar = size(s) * (h - 6), good = s.moved ? bar * s.ideal / s.moved : bar;
