@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from tests.helpers import browser
 from tests.helpers.command_line import call, refused
 from tilewright.lab.reproduce import report, run
 from tilewright.lab.reproduce.row import HOW, KINDS, SOURCES, Absent, Cell, Item, Row, Setting, source
@@ -33,6 +34,7 @@ def test_every_item_is_reproduced_or_has_a_reason(name):
         assert len(item.short) <= 16, item
         assert name not in COMPLETE or (each.ours is not None) + bool(item.left_out) + bool(item.again) == 1, item
         assert item.left_out or item.again or item.theirs or item.kind == "figure", item
+        assert each.ours is None or item.differs, item
         assert not item.again or item.again in [x.name for x in source(name).items]
         assert "," not in item.name             # which separates names on the command line
 
@@ -99,3 +101,25 @@ def test_a_page_that_is_too_large_is_refused(monkeypatch):
 
 def test_labels_are_explained():
     assert {*HOW} < {*report.LABELS}
+
+
+# ---- looked at
+
+def test_the_page_fits_a_phone_and_a_desktop(tmp_path):
+    """One row of each shape: two columns, a wide table, a drawing, a long listing, a formula, what is left out."""
+    shown = "core_arch.png,registers,test machine,outer_product.png,intel_core_perf.png,matmul_pack,16 cores"
+    path = tmp_path / "page.html"
+    call("reproduce", "cpu", "--only", shown, "-o", path)
+    with browser.browser() as chromium:
+        for size in (browser.PHONE, browser.DESKTOP):
+            with browser.page(chromium, path, size, dark=size == browser.PHONE) as page:
+                assert page.errors == []
+                assert browser.overflow(page) == 0
+                phone = size == browser.PHONE
+                assert page.locator("nav details").evaluate("x => x.open") is not phone
+                if phone:
+                    page.locator("nav summary").click()
+                page.locator("nav a", has_text="An outer product").click()
+                assert page.url.endswith("#outer-product-png")
+                assert page.locator("#outer-product-png svg").is_visible()
+                assert browser.colours(page.screenshot()) > 20

@@ -106,12 +106,13 @@ def spills(setting: Setting) -> Cell:
     table = []
     for target in dict.fromkeys((AVX2, measured.native())):
         for name, step in steps.CPU_STEPS.items():
-            loop = measured.code(name, target).resources
-            table.append((target.name, step.title, str(loop.fma), str(loop.registers), str(loop.hot_spills)))
-    worst = max(int(row[-1]) for row in table)
+            loop, timed = measured.code(name, target).resources, target is AVX2 and not step.parallel
+            table.append((target.name, step.title, str(loop.fma), str(loop.registers), str(loop.hot_spills),
+                          measured.short(name, setting.quick) if timed else ""))
+    worst = max(int(row[4]) for row in table)
     return Cell("compiled", f"Spills in the loops of all steps: at most {worst}. "
                 + measured.step_says("micro", setting.quick), f"{worst} spills",
-                table=(("target", "step", "FMAs", "vector registers", "spills"), *table))
+                table=(("target", "step", "FMAs", "vector registers", "spills", f"n = {measured.LADDER_N}"), *table))
 
 
 # ---- threads
@@ -131,7 +132,7 @@ def blocks(name: str, setting: Setting) -> Cell:
     few = "" if measured.threads() > 1 or team == 1 else " This process may use one CPU: the two threads share it."
     return Cell("measured", f"n = {n}, {plural(team, 'thread')}, AVX2; m_c = {MC}, n_c = {NC}, k_c = {KC}. The "
                 f"article's loops and blocks run at {first / second:.2f} times the rate of ours.{busy}{few}",
-                f"{first:.1f} GFLOP/s", table=(("", "GFLOP/s", "quartiles"), *table),
+                f"{first / second:.2f}x our step", table=(("", "GFLOP/s", "quartiles"), *table),
                 code=sources.function(cpu_article.emit_article, "with k.loop(m", "used") if team == 1 else "",
                 differs=f"`tilewright.matmul` uses the widest vectors here, {measured.native().name}.")
 

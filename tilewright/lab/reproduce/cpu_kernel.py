@@ -2,7 +2,6 @@
 kernel. cpu.py has the others."""
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from tilewright.lab.reproduce.measured import AVX2
 from tilewright.lab.reproduce.row import Absent, Cell, Rows, Setting
 from tilewright.lab.reproduce.run import committed, where
 from tilewright.targets import cpu
-from tilewright.text import size
+from tilewright.text import plural, size
 
 rows = Rows("cpu")
 # The first of these files that is there: the sweep of all sizes, with one thread and with all.
@@ -45,30 +44,24 @@ def sweep(name: str, setting: Setting) -> Cell:
     for r in report.results:
         if r.case.suite in ("article", "square") and r.case.problem.a == "f32":
             groups.setdefault(r.threads, []).append(r)
-    drawn, says = [], []
+    drawn, table, all_ratios = [], [], []
     for team, results in groups.items():
         peak = report.extra.get("peak_gflops", {}).get(f"f32 {team} native")
-        title = f"{team} threads" if team > 1 else "one thread"
-        drawn.append(chart.sweep(title, results, ("FMA loop", peak) if peak else None))
-        says.append(f"{title}: {_gains(results)}")
-    best = [r.ratio(fastest) for results in groups.values() for r in results if (fastest := r.fastest_peer())]
-    middle = float(np.median([ratio.median for ratio in best if ratio]))
+        drawn.append(chart.sweep(plural(team, "thread"), results, ("FMA loop", peak) if peak else None))
+        for name in dict.fromkeys(row.name for r in results for row in r.rows if row.name != OURS):
+            if ratios := sorted((ratio.median, r.case.size) for r in results if (ratio := r.ratio(name))):
+                middle, (least, where_least) = float(np.median([x for x, _ in ratios])), ratios[0]
+                table.append((plural(team, "thread"), name, str(len(ratios)), f"{middle:.2f}", f"{least:.2f}",
+                              where_least))
+        all_ratios += [ratio.median for r in results if (peer_ := r.fastest_peer()) and (ratio := r.ratio(peer_))]
     loads = [s.others for s in report.sessions if s.others]
     busy = f" Other work kept up to {max(loads):.1f} CPUs busy." if loads and max(loads) >= 0.1 else ""
     versions = {p["name"]: p["version"] for s in report.sessions for p in s.peers if p["name"] in peer.names()}
-    return Cell("committed", f"{where(report)}. {'; '.join(says)}.{busy} Rings: other processes disturbed the rounds.",
-                f"{middle:.2f}x the fastest", svg="\n".join(drawn),
+    head = "", "library", "sizes", "its time over ours, median", "least", "at"
+    return Cell("committed", f"Measured on {where(report)}.{busy}",
+                f"{float(np.median(all_ratios)):.2f}x the fastest" if all_ratios else "", svg="\n".join(drawn),
+                table=(head, *table) if table else (),
                 differs=f"Beside {', '.join(f'{n} {v}' for n, v in versions.items())}.")
-
-
-def _gains(results: Sequence[Result]) -> str:
-    """Our median ratio to each peer, over the sizes that both have."""
-    found = []
-    for name in dict.fromkeys(row.name for r in results for row in r.rows if row.name != OURS):
-        ratios = [ratio.median for r in results if (ratio := r.ratio(name))]
-        if ratios:
-            found.append(f"{float(np.median(ratios)):.2f} times {name} (the least {min(ratios):.2f})")
-    return ", ".join(found)
 
 
 # ---- benchmark

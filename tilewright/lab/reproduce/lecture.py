@@ -15,7 +15,7 @@ from tilewright.lab.bench.suites import ladders
 from tilewright.lab.ladder import gpu01_naive, gpu02_tiled, gpu03_registers, gpu04_shared, tunable
 from tilewright.lab.ladder.steps import GPU_STEPS
 from tilewright.lab.reproduce import sources
-from tilewright.lab.reproduce.row import Absent, Cell, Rows, Setting
+from tilewright.lab.reproduce.row import Absent, Cell, Rows, Setting, drawing
 from tilewright.lab.reproduce.run import committed, where
 from tilewright.lab.tuner import kernels, trial as trials
 from tilewright.runtime.parametric import spelled
@@ -26,7 +26,6 @@ STEPS = {"V1": "naive", "V1.5": "tiled", "V2": "registers", "V3": "shared"}
 N = 64
 SIZES: dict[str, dict[str, int]] = {"naive": {"BLOCK": 16}, "tiled": {"V": 4, "BLOCK": 8},
                                     "registers": {"V": 4, "BLOCK": 8}, "shared": {"L": 32, "S": 8, "V": 4}}
-SAID = ", ".join(f"{name} = {value}" for name, value in SIZES["shared"].items())
 H100 = "sm_90a"
 
 
@@ -45,8 +44,8 @@ def counted(step: str, n: int = N) -> Any:
 
 def threads(step: str, n: int = N) -> int:
     x, y = GPU_STEPS[step].grid(n, n, **SIZES[step])
-    function = GPU_STEPS[step].emit(**SIZES[step])
-    return x * y * int(np.prod(function.threads or ()))
+    function: Any = GPU_STEPS[step].emit(**SIZES[step])
+    return x * y * int(np.prod(function.threads))
 
 
 def loads(step: str, space: str = "global") -> int:
@@ -72,13 +71,14 @@ def launch(setting: Setting) -> Cell:
 def listing(name: str, setting: Setting) -> Cell:
     emit: Any = {"V1": gpu01_naive.emit_naive, "V1.5": gpu02_tiled.emit_tiled, "V2": gpu03_registers.emit_registers,
             "V3": gpu04_shared.emit_shared}[name]
-    report = counted(STEPS[name])
+    report, said = counted(STEPS[name]), ", ".join(f"{x} = {value}" for x, value in SIZES[STEPS[name]].items())
     reads, stores = report.of(space="global", verb="load"), report.of("c", "store")
-    text = (f"`{sources.place(emit)}`. In the simulator for N = {N} ({SAID}): {reads.elements:,} loads, of whose "
+    text = (f"`{sources.place(emit)}`. In the simulator for N = {N}, {said}: {reads.elements:,} loads, of whose "
             f"sectors {reads.efficiency:.0%} of the bytes are used; stores: {stores.efficiency:.0%}. {_measured(name)}")
     if name == "V3":
         text += f"\n\n{_races()}"
-    return Cell("simulated", text, f"{reads.elements:,} loads", code=sources.function(emit))
+    return Cell("simulated", text, f"{reads.elements:,} loads", drawing(f"lecture/{name.lower().replace('.', '_')}"),
+                code=sources.function(emit))
 
 
 def _measured(name: str) -> str:
@@ -166,8 +166,8 @@ def memories(setting: Setting) -> Cell:
         t: Any = targets.target(name)
         table.append((t.model, f"{t.bandwidth / 1e12:.2f} TB/s", size(t.l2), size(t.smem_sm), size(4 * t.registers_sm),
                       f"{t.sms}"))
-    return Cell("computed", "", "", table=(("chip", "HBM", "L2", "shared memory of an SM", "registers of an SM", "SMs"),
-                                           *table))
+    head = "chip", "HBM", "L2", "shared memory of an SM", "registers of an SM", "SMs"
+    return Cell("computed", svg=drawing("lecture/memories"), table=(head, *table))
 
 
 @rows("split of a product", "outer products")
@@ -209,7 +209,7 @@ def fetch(name: str, setting: Setting) -> Cell:
     all_of_it = {at for tid in range((L // V)**2) for at in gpu04_shared.walk(tid, (L // V)**2, S, L)}
     return Cell("computed", f"L = {L}, S = {S}, {(L // V)**2} threads: each copies {each[0]} elements, "
                 f"L S / nthreads = {L * S // (L // V)**2}; together {len(all_of_it)} different ones of {L * S}.",
-                f"{each[0]} for each thread", code=sources.function(gpu04_shared.walk))
+                f"{each[0]} for each thread", code=sources.function(gpu04_shared.walk) if name[0] == "c" else "")
 
 
 @rows("thread numbers", "fetch example")
@@ -220,8 +220,8 @@ def example(name: str, setting: Setting) -> Cell:
                     table=(("(x, y)", "tid"), *table))
     walks = {tid: [*gpu04_shared.walk(tid, 4, 2, 4)] for tid in range(4)}
     cells = tuple((f"{tid}", *(f"s[{y}, {x}]" for y, x in walks[tid])) for tid in walks)
-    return Cell("computed", "By `walk`, which the kernel of V3 is recorded with.", "row j, column tid",
-                table=(("tid", "j = 0", "j = 1"), *cells))
+    return Cell("computed", "By `walk`, which the kernel of V3 is recorded with.", "row j, col. tid",
+                drawing("lecture/fetch"), (("tid", "j = 0", "j = 1"), *cells))
 
 
 MORE = {"shared": "V3", "coalesced": "contiguous reads", "padded": "bank conflicts", "buffered": "pipelining",

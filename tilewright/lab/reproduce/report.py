@@ -99,7 +99,7 @@ def _article(done: Done) -> str:
         _paragraphs(cell.text), f'<div class="wide">{cell.svg}</div>' * bool(cell.svg), _table(cell.table),
         f"<pre{' class=long' * (cell.code.count(chr(10)) > LONG)} tabindex=0>{html.escape(cell.code)}</pre>"
         * bool(cell.code)])
-    wide = cell.svg or cell.code or not theirs or any(len(row) > 5 for row in cell.table)
+    wide = cell.svg or cell.code or not theirs or any(len(row) > 4 for row in cell.table)
     narrow = "" if wide else " narrow"
     differs = _paragraphs("\n\n".join(filter(None, [item.differs, cell.differs])))
     below = f'<div class="differs"><h4>What differs, and why</h4>{differs}</div>' if differs else ""

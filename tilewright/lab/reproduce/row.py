@@ -107,13 +107,18 @@ def source(name: str) -> Source:
 
 
 def figure(name: str, setting: Setting) -> Cell:
-    """The drawing "SOURCE/NAME" of the catalogue."""
+    """The drawing "SOURCE/NAME" of the catalogue, with its caption."""
     from tilewright.lab.drawing.catalogue import FIGURES
 
     found = FIGURES.get(name) or FIGURES.get(name.rpartition(".")[0])
     if found is None or found.draw is None:
         raise Absent(found.reason if found else f"the drawing {name} is not made yet")
     return Cell("drawn", found.caption, svg=found.draw())
+
+
+def drawing(name: str) -> str:
+    """The same without its caption, for a cell that has more."""
+    return figure(name, Setting()).svg
 
 
 class Rows:

@@ -113,4 +113,4 @@ def where(report: Report) -> str:
     """Machine, date and commit of a result file, for the text of a row."""
     gpu = report.machine.get("gpu") or report.extra.get("device") or {}
     name = gpu.get("name") or report.machine["cpu"]
-    return f"{name}, {report.created[:10]}, commit {report.commit or 'unknown'}"
+    return f"{name}, {report.created[:10]}" + (f", commit {report.commit}" if report.commit else "")
