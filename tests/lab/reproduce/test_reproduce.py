@@ -123,3 +123,7 @@ def test_the_page_fits_a_phone_and_a_desktop(tmp_path):
                 assert page.url.endswith("#outer-product-png")
                 assert page.locator("#outer-product-png svg").is_visible()
                 assert browser.colours(page.screenshot()) > 20
+                page.locator("button[data-how=drawn]").click()
+                assert page.locator("article:visible").count() == 1
+                page.locator("button[data-how=drawn]").click()
+                assert page.locator("article:visible").count() == shown.count(",") + 1

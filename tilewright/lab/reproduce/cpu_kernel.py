@@ -17,36 +17,31 @@ from tilewright.lab.measure import cpu_peaks, machine
 from tilewright.lab.measure.measure import Rules
 from tilewright.lab.reproduce import chart, measured, sources
 from tilewright.lab.reproduce.measured import AVX2
-from tilewright.lab.reproduce.row import Absent, Cell, Rows, Setting
-from tilewright.lab.reproduce.run import committed, where
+from tilewright.lab.reproduce.row import Cell, Rows, Setting
+from tilewright.lab.reproduce.run import RESULTS, committed, where
 from tilewright.targets import cpu
 from tilewright.text import plural, size
 
 rows = Rows("cpu")
-# The first of these files that is there: the sweep of all sizes, with one thread and with all.
-SWEEPS = {"intel_core_perf.png": ("article_xeon.json", "article_xeon16.json"),
-          "amd_ryzen_perf.png": ("article_zen4.json", "zen4.json")}
+# The sweeps of all sizes, in a file or in one for each number of threads; where there is none, the other file
+SWEEPS = {"intel_core_perf.png": ("article_xeon*.json", "article_xeon16.json"),
+          "amd_ryzen_perf.png": ("article_zen*.json", "zen4.json")}
 
 
 # ---- the sweeps
 
 @rows(*SWEEPS)
 def sweep(name: str, setting: Setting) -> Cell:
-    for file in SWEEPS[name]:
-        try:
-            report = committed(file)
-            break
-        except Absent as absent:
-            reason = absent
-    else:
-        raise reason
+    pattern, other = SWEEPS[name]
+    reports = [committed(path.name) for path in sorted(RESULTS.glob(pattern))] or [committed(other)]
     groups: dict[int, list[Result]] = {}
-    for r in report.results:
-        if r.case.suite in ("article", "square") and r.case.problem.a == "f32":
-            groups.setdefault(r.threads, []).append(r)
+    for report in sorted(reports, key=lambda report: report.created):   # of one number of threads the newest counts
+        found = [r for r in report.results if r.case.suite in ("article", "square") and r.case.problem.a == "f32"]
+        groups |= {team: [r for r in found if r.threads == team] for team in dict.fromkeys(r.threads for r in found)}
     drawn, table, all_ratios = [], [], []
-    for team, results in groups.items():
-        peak = report.extra.get("peak_gflops", {}).get(f"f32 {team} native")
+    for team, results in sorted(groups.items()):
+        peaks = [report.extra.get("peak_gflops", {}).get(f"f32 {team} native") for report in reports]
+        peak = next(filter(None, peaks), None)
         drawn.append(chart.sweep(plural(team, "thread"), results, ("FMA loop", peak) if peak else None))
         for name in dict.fromkeys(row.name for r in results for row in r.rows if row.name != OURS):
             if ratios := sorted((ratio.median, r.case.size) for r in results if (ratio := r.ratio(name))):
@@ -54,11 +49,12 @@ def sweep(name: str, setting: Setting) -> Cell:
                 table.append((plural(team, "thread"), name, str(len(ratios)), f"{middle:.2f}", f"{least:.2f}",
                               where_least))
         all_ratios += [ratio.median for r in results if (peer_ := r.fastest_peer()) and (ratio := r.ratio(peer_))]
-    loads = [s.others for s in report.sessions if s.others]
-    busy = f" Other work kept up to {max(loads):.1f} CPUs busy." if loads and max(loads) >= 0.1 else ""
-    versions = {p["name"]: p["version"] for s in report.sessions for p in s.peers if p["name"] in peer.names()}
+    sessions = [s for report in reports for s in report.sessions]
+    loads = [s.others for s in sessions if s.others]
+    busy = f" Other work on the machine kept up to {max(loads):.1f} CPUs busy." if loads and max(loads) >= 0.1 else ""
+    versions = {p["name"]: p["version"] for s in sessions for p in s.peers if p["name"] in peer.names()}
     head = "", "library", "sizes", "its time over ours, median", "least", "at"
-    return Cell("committed", f"Measured on {where(report)}.{busy}",
+    return Cell("committed", f"Measured on {'; '.join(dict.fromkeys(map(where, reports)))}.{busy}",
                 f"{float(np.median(all_ratios)):.2f}x the fastest" if all_ratios else "", svg="\n".join(drawn),
                 table=(head, *table) if table else (),
                 differs=f"Beside {', '.join(f'{n} {v}' for n, v in versions.items())}.")

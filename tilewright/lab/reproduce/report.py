@@ -64,7 +64,8 @@ def _contents(sections: list[tuple[str, list[Done]]]) -> str:
 
 def _overview(made: Reproduction) -> str:
     counts = made.counts
-    labels = "".join(f"<dt>{_label(how)} {counts[how]}</dt><dd>{_inline(LABELS[how])}</dd>"
+    labels = "".join(f'<dt><button type="button" data-how="{how}" aria-pressed="false">{_label(how)}</button> '
+                     f"{counts[how]}</dt><dd>{_inline(LABELS[how])}</dd>"
                      for how in LABELS if counts[how])
     kinds = ", ".join(plural(count, kind) for kind in KINDS
                       if (count := sum(done.row.item.kind == kind for done in made.rows)))
@@ -73,9 +74,10 @@ def _overview(made: Reproduction) -> str:
         f'<tr><td><a href="#{anchor(done.row.item.name)}">{_inline(done.row.item.title)}</a></td>'
         f"<td>{_inline(done.row.item.short)}</td><td>{_inline(done.cell.short)}</td><td>{_label(done.how)}</td></tr>"
         for done in rows if done.cell)
-    table = ('<div class="wide"><table class="glance"><thead><tr><th>item</th><th>the source</th><th>tilewright</th>'
-             f"<th></th></tr></thead><tbody>{glance}</tbody></table></div>" if rows else "")
-    return f"<p>{kinds}. Every row has a label:</p><dl>{labels}</dl>{table}"
+    table = (f'<details open><summary>At a glance: {plural(len(rows), "item")} with a number or a word</summary>'
+             '<div class="wide"><table class="glance"><thead><tr><th>item</th><th>the source</th><th>tilewright</th>'
+             f"<th></th></tr></thead><tbody>{glance}</tbody></table></div></details>" if rows else "")
+    return f"<p>{kinds}. Every row has a label; press one to see its rows alone.</p><dl>{labels}</dl>{table}"
 
 
 def _section(name: str, rows: list[Done]) -> str:
@@ -89,12 +91,13 @@ def _article(done: Done) -> str:
     named = f"{item.kind}: {item.name}" + (f", {done.seconds:.1f} s" if done.seconds >= 0.1 else "")
     head = (f'<div class="head"><h3><a href="#{link}">{_inline(item.title)}</a></h3>{_label(done.how)}'
             f'<span class="name">{html.escape(named)}</span></div>')
+    opened = f'<article id="{link}" data-how="{done.how}"'
     theirs = f"<div><h4>The source</h4>{_paragraphs(item.theirs)}</div>" if item.theirs else ""
     if cell is None:
         why = done.why or item.left_out
         if item.again:
             why = f"The same as [above](#{anchor(item.again)})."
-        return f'<article id="{link}" class="thin">{head}{theirs}<div class="why">{_paragraphs(why)}</div></article>'
+        return f'{opened} class="thin">{head}{theirs}<div class="why">{_paragraphs(why)}</div></article>'
     ours = "".join([
         _paragraphs(cell.text), f'<div class="wide">{cell.svg}</div>' * bool(cell.svg), _table(cell.table),
         f"<pre{' class=long' * (cell.code.count(chr(10)) > LONG)} tabindex=0>{html.escape(cell.code)}</pre>"
@@ -103,7 +106,7 @@ def _article(done: Done) -> str:
     narrow = "" if wide else " narrow"
     differs = _paragraphs("\n\n".join(filter(None, [item.differs, cell.differs])))
     below = f'<div class="differs"><h4>What differs, and why</h4>{differs}</div>' if differs else ""
-    return (f'<article id="{link}">{head}<div class="pair{narrow}">{theirs}<div><h4>tilewright</h4>{ours}</div></div>'
+    return (f'{opened}>{head}<div class="pair{narrow}">{theirs}<div><h4>tilewright</h4>{ours}</div></div>'
             f"{below}</article>")
 
 
