@@ -117,7 +117,7 @@ def figure(name: str, setting: Setting) -> Cell:
 
 
 def drawing(name: str) -> str:
-    """The same without its caption, for a cell that has more."""
+    """The SVG of a drawing of the catalogue, for a cell that has more than it."""
     return figure(name, Setting()).svg
 
 
