@@ -88,12 +88,13 @@ def outputs(page: Path, cuda: bool, commands: int | None = None) -> Iterator[tup
 
 @contextmanager
 def a_directory() -> Iterator[None]:
-    """Work in a directory with nothing but the examples, and a place for result files."""
+    """Work in a directory with nothing but the examples and the pages, and a place for result files."""
     here = os.getcwd()
     with tempfile.TemporaryDirectory() as there:
         os.chdir(there)
         os.makedirs("bench/results")
-        os.symlink(ROOT / "examples", "examples")
+        for name in "examples", "docs":
+            os.symlink(ROOT / name, name)
         try:
             yield
         finally:
