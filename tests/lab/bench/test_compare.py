@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import tilewright as tw
+from tests.helpers import browser
 from tests.helpers.command_line import call
 from tests.package.test_results import RESULTS
 from tilewright.lab.bench import compare, page, results
@@ -127,3 +128,16 @@ def test_axes_have_round_ticks() -> None:
     assert chart("", [Series("x", "blue")], ("", "")) == strip("", [("f32", {})], "", {}) == ""
     one = chart("one", [Series("x", "blue", [Point(1.0, 1.0, 1.0, 1.0)])], ("n", "rate"))
     assert "nan" not in one
+
+
+def test_a_page_fits_a_phone_and_a_desktop(tmp_path: Path) -> None:
+    """Light and dark, without a request; tables scroll inside, and text of charts can be read."""
+    with browser.browser() as chromium:
+        for name in ("zen5_formats", "h200_random_9101"):
+            page.write(results.load(RESULTS / f"{name}.json"), tmp_path / "p.html")
+            for size, dark in ((browser.PHONE, True), (browser.DESKTOP, False)):
+                with browser.page(chromium, tmp_path / "p.html", size, dark) as opened:
+                    assert browser.overflow(opened) == 0
+                    assert opened.errors == []
+                    assert opened.evaluate("Math.min(...[...document.querySelectorAll('svg text')].map("
+                                           "x => x.getBoundingClientRect().height))") > 8

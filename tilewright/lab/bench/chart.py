@@ -90,7 +90,8 @@ def chart(title: str, series: Sequence[Series], labels: tuple[str, str], *, log:
         pen.text(x.place(tick), HEIGHT + 18, words(tick), 11, "soft", "middle")
     if rule:
         pen.line(0, HEIGHT - y.place(rule[0]), WIDTH, HEIGHT - y.place(rule[0]), "ink", 1, True)
-        pen.text(WIDTH - 4, HEIGHT - y.place(rule[0]) - 5, rule[1], 11, "soft", "end")
+        if rule[1]:
+            pen.text(WIDTH - 4, HEIGHT - y.place(rule[0]) - 5, rule[1], 11, "soft", "end")
     for s in sorted(series, key=lambda s: s.bold):
         places = [(x.place(p.x), HEIGHT - y.place(p.y)) for p in s.points]
         for p, (px, _) in zip(s.points, places):

@@ -89,8 +89,9 @@ def table(x: Table, picture: str = "") -> str:
                    for row in zip(*(list(column.cells) for column in x.columns)))
     title = f"<h2>{html.escape(str(x.title))}</h2>" if x.title else ""
     caption = f'<p class="caption">{html.escape(str(x.caption))}</p>' if x.caption else ""
-    return (f'{title}{picture}<div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>'
-            f"</div>{caption}")
+    drawn = f'<div class="wide">{picture}</div>' if picture else ""
+    return (f'{title}{drawn}<div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
+            f"{caption}")
 
 
 def _cell(cell: Any, right: bool) -> str:
