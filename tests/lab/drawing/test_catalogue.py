@@ -10,7 +10,7 @@ import pytest
 from tests.helpers.figures import drawn
 from tilewright.lab.drawing.catalogue import FIGURES
 from tilewright.lab.drawing.figure import SOURCES
-from tilewright.lab.drawing.pen import PHONE, READABLE, Svg
+from tilewright.lab.drawing.pen import DENSE, PHONE, Svg
 from tilewright.lab.reproduce.row import source
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -49,7 +49,7 @@ def test_the_figure_can_be_read(key: str) -> None:
     scale = min(PHONE / width, 1)
     for label in root.iter(f"{SVG}text"):
         size, x, y = (float(label.attrib[name]) for name in ("font-size", "x", "y"))
-        assert size * scale >= READABLE * 0.95, (label.text, size, width)
+        assert size * scale >= DENSE * 0.95, (label.text, size, width)
         assert left <= x <= left + width, label.text
         assert top <= y <= top + height, label.text
     assert len(text) < 400_000

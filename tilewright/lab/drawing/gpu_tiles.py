@@ -108,7 +108,7 @@ def levels(title: str) -> Svg:
     """C, the CTA's tile, the warp's and the thread's, each the part of the one before."""
     from tilewright.lab.ladder.gpu06_padded import L, S
     from tilewright.lab.ladder.gpu09_warps import WARP_M, WARP_N, blocks
-    pen = Svg(title, 640)
+    pen = Svg(title, 680)
     warp, lane = 6, 9
     rows, columns = blocks(32*warp + lane)
     top, left = (min(blocks(32*warp + each)[side][0] for each in range(32)) for side in (0, 1))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
-from tilewright.lab.drawing.pen import Svg
+from tilewright.lab.drawing.pen import DENSE, Svg
 from tilewright.lab.drawing.pieces import Cell, Trio, grid, key
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def layouts(atom: Mfma | Atom, lanes: list[int] | None = None, tip: Located | No
     scales = a.columns // SCALED if _scaled(atom) else 0
     strip = scales * size * 1.5 + 28 if scales else 0
     left, top = a.columns*size + strip + gap, b.rows*size + strip + gap
-    pen = Svg(f"{atom.name}: A {a.format}, B {b.format}, D {d.format}", left + d.columns*size + gap)
+    pen = Svg(f"{atom.name}: A {a.format}, B {b.format}, D {d.format}", left + d.columns*size + gap, readable=DENSE)
     for block in range(a.blocks):
         across = block % (4 if a.blocks > 4 else 2)
         down = block // (4 if a.blocks > 4 else 2)

@@ -35,8 +35,8 @@ def order(title: str, rows: int, columns: int, by_rows: bool) -> Svg:
 
 def wide_loads(title: str, rows: int, columns: int, width: int = 4) -> Svg:
     """Vectors of `width` elements over the rows of a matrix as it is, and padded to whole vectors."""
-    pen, size = Svg(title, 560), 26
-    for x, long in ((0, columns), (columns*size + 70, -(-columns // width) * width)):
+    pen, size = Svg(title, 570), 26
+    for x, long in ((0, columns), (columns*size + 120, -(-columns // width) * width)):
         def cell(r: int, c: int, long: int = long) -> Cell:
             vector = (r*long + c) // width
             return Cell(ROUND[vector % len(ROUND)] if c < columns else "edge", 0.4, str(r*long + c))

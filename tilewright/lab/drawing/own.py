@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from tilewright.lab.drawing import bits, lanes
 from tilewright.lab.drawing.figure import Gallery
-from tilewright.lab.drawing.pen import ROUND, Svg
+from tilewright.lab.drawing.pen import DENSE, ROUND, Svg
 from tilewright.lab.drawing.pieces import Cell, grid
 
 GALLERY = Gallery("tilewright")
@@ -27,7 +27,7 @@ def wgmma() -> Svg:
     from tilewright.atoms.wgmma import ROWS_WARP, WARPS, Wgmma
     atom, size = Wgmma(32), 19
     held = atom.sums
-    pen = Svg("Registers of wgmma.m64n32k16, bf16", 680)
+    pen = Svg("Registers of wgmma.m64n32k16, bf16", 680, readable=DENSE)
 
     def cell(row: int, column: int) -> Cell:
         warp, inside = divmod(row, ROWS_WARP)

@@ -1,6 +1,6 @@
 """A pen that writes SVG: boxes, lines, paths and text in named hues, for light and dark pages.
 
-The picture's view box is what was drawn, and a margin: nothing can lie outside it. Text is never smaller than 7 pixels
+The picture's view box is what was drawn, and a margin: nothing can lie outside it. Text is never smaller than 8 pixels
 when the picture is shown 390 pixels wide, as on a phone: the pen enlarges what would be (`least`).
 
     pen = Svg("A tile of C")
@@ -23,7 +23,8 @@ HUES = {
     "pink": ("#c22f7c", "#ff7bbd"), "teal": ("#16839b", "#4fc3dc"), "gold": ("#8f8400", "#d8cc4a"),
 }
 ROUND = ("blue", "orange", "green", "violet", "pink", "teal", "gold", "red")    # for many things of one kind
-PHONE, READABLE = 390, 7        # pixels: of a phone's width, and of the smallest text on it
+PHONE, READABLE = 390, 8        # pixels: of a phone's width, and of the smallest text on it
+DENSE = 7                       # and of numbers in many small cells
 WIDTH = 640                     # of a picture, about: what texts are sized for unless another width is given
 _WIDE, _MONO = 0.56, 0.61       # of a character, in sizes
 
@@ -67,11 +68,12 @@ class Words(NamedTuple):
 
 
 class Svg:
-    """`width`: how wide the picture will be, about; smaller text than can be read then is enlarged."""
+    """`width`: how wide the picture will be, about; smaller text than can be read then is enlarged, to so many pixels
+    on a phone."""
 
-    def __init__(self, title: str, width: float = WIDTH, margin: float = 10) -> None:
+    def __init__(self, title: str, width: float = WIDTH, margin: float = 10, readable: float = READABLE) -> None:
         self.title, self.margin = title, margin
-        self.least = READABLE * width / PHONE
+        self.least = readable * width / PHONE
         self.parts: list[str] = []
         self.shapes: list[Shape | Words] = []       # the same as data, which raster.py makes pixels of
         self._dx = self._dy = 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tilewright.lab.drawing import accesses
-from tilewright.lab.drawing.pen import ROUND, Svg
+from tilewright.lab.drawing.pen import DENSE, ROUND, Svg
 from tilewright.lab.drawing.pieces import Cell, grid
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def _thread(found: Places, colours: int = 16) -> object:
 
 def transposed(title: str, loads: Sequence[Event], stores: Sequence[Event], depth: int, row: int) -> Svg:
     """A's tile as it is loaded, and transposed in shared memory, in rows of `row` elements: thread numbers."""
-    pen, size, shown = Svg(title, 560), 25, 16
+    pen, size, shown = Svg(title, 560, readable=DENSE), 25, 16
     grid(pen, 0, 0, shown, depth, size, _thread(places(loads, depth)), name="A", hue="blue", ticks=(4, 4), text=11,    # type: ignore[arg-type]
          note="global memory")
     found, small = places(stores, row), 17
@@ -55,7 +55,7 @@ def transposed(title: str, loads: Sequence[Event], stores: Sequence[Event], dept
 
 def straight(title: str, loads: Sequence[Event], columns: int) -> Svg:
     """B's tile: which warp loads which row, and which lane which elements of it."""
-    pen, unit = Svg(title, 560), 4.1
+    pen, unit = Svg(title, 560, readable=DENSE), 4.1
     found = places(loads, columns)
     rows = max(row for row, _ in found) + 1
 
@@ -100,7 +100,7 @@ def scattered(title: str, event: Event, columns: int, rows: int = 32, wide: int 
 
 def exchanged(title: str, stores: Sequence[Event], loads: Sequence[Event]) -> Svg:
     """A warp's 16 x 32 of C in shared memory: which lane stores which elements, and which lane reads them."""
-    pen, size = Svg(title, 600), 17
+    pen, size = Svg(title, 600, readable=DENSE), 17
     warp = accesses.first_warp(stores[0])
     stored: Places = {}
     for event in stores:
