@@ -10,6 +10,7 @@ import math
 import os
 import re
 import subprocess
+import time
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -275,6 +276,22 @@ def test_every_suite_survives_json() -> None:
     assert [Case.from_json(json.loads(json.dumps(case.to_json()))) for case in cases] == cases
     assert {case.suite for case in cases} == set(names)
     assert {case.problem.a for case in cases} == {"f32", "f64"}
+
+
+def test_one_thread_is_timed_despite_load_by_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the process's CPU time, which stands still while others have the CPU; never said to be disturbed."""
+    clocks = []
+
+    def interleave(calls: object, rules: object, *, clock: object, **more: object) -> dict[str, Sample]:
+        clocks.append((clock, "disturbed" in more))
+        return {}
+
+    monkeypatch.setattr(measure, "interleave", interleave)
+    case = Case("square", Gemm(8, 8, 8))
+    for threads in 1, 2:
+        job = Job(threads, "native", [case], Rules(), despite_load=True)
+        contest.Cpu(job, time.perf_counter).time(case, {}, {}, [])
+    assert clocks == [(time.process_time, False), (time.perf_counter, True)]
 
 
 @pytest.mark.parametrize("seconds", [1, 30, 300, 1e6])

@@ -136,6 +136,7 @@ class Job:
     call_s: float | None = None  # a slow peer is given as many rows of A as it does in that time
     max_call_s: float = 60.0  # a peer that would need longer for one call sits the case out
     max_case_s: float | None = None  # the slowest sit a case out that would take longer, down to three peers
+    despite_load: bool = False  # one thread is timed by the CPU time of its process, which others do not use
     deadline_s: float | None = None  # no case is begun that would end after this
 
 

@@ -49,6 +49,7 @@ class Options:
     steps: list[str] = field(default_factory=list)
     cases: list[str] = field(default_factory=list)
     flush: bool = False
+    despite_load: bool = False
     device: int = 0  # the GPU's number
     json: Path | None = None
     html: Path | None = None
@@ -104,10 +105,10 @@ def bench(options: Options, console: Console, minutes: float | None = None) -> i
             return [x for x in every if x.suite != ARTICLE or x.problem.n in fitting[x.problem.a]]
 
         return _measure("bench", chosen, lambda n: Rules.choose(n, True), options, console, peaks=dtypes,
-                        seconds=seconds)
+                        seconds=seconds, despite_load=options.despite_load)
     return _measure("bench", every, lambda n: Rules.choose(n, quick), options, console, peaks=dtypes,
                     seconds=QUICK_S if quick else None, max_call_s=4.0 if quick else 60.0,
-                    max_case_s=16.0 if quick else None)
+                    max_case_s=16.0 if quick else None, despite_load=options.despite_load)
 
 
 def _fitting(options: Options, dtype: str, threads: int, seconds: float) -> list[int]:

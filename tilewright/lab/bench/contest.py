@@ -237,6 +237,8 @@ class Cpu:
             raise Left(f"{ABSENT}: {' '.join(str(error).split())}") from None
 
     def time(self, case: Case, calls: dict[str, list[Call]], reference: Any, sets: list[Operands]) -> Timed:
+        if self.job.despite_load and self.job.threads == 1:
+            return measure.interleave(calls, self.job.rules, clock=time.process_time), {}, {}
         return measure.interleave(calls, self.job.rules, clock=self.clock, settle=quiet.settle,
                                   disturbed=quiet.Watch().disturbed), {}, {}
 

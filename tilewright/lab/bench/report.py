@@ -249,13 +249,19 @@ def on_gpu(report: Report) -> bool:
     return "gpu" in report.machine
 
 
+OWN_TIME = ("1 thread: timed by the CPU time of the process, which others do not use; caches and memory they do share "
+            "with it, so that rates are somewhat too low.")
+
+
 def warnings(report: Report) -> list[str]:
     """What a reader must know before any figure; nothing on an idle machine."""
-    cpus = report.machine["cpus"]
+    cpus, own = report.machine["cpus"], report.options.get("despite_load")
     said = [
         f"{plural(session.threads, 'thread')}: {words(session.others or 0.0, cpus)}: repeat on an idle machine."
-        for session in report.sessions if is_busy(session) and not on_gpu(report)
+        for session in report.sessions if is_busy(session) and not on_gpu(report) and not (own and session.threads == 1)
     ]
+    if own and any(session.threads == 1 for session in report.sessions):
+        return [OWN_TIME, *said]
     if said:
         said.append("The machine was busy: absolute rates are too low, no mean is stated, and disturbed sizes have no "
                     "ratio.")

@@ -72,6 +72,9 @@ def bench(
     minutes: Annotated[float | None, typer.Option(
         min=0.1, help="Stop after that many minutes; of the suite article, choose sizes that fit.",
         show_default="no limit")] = None,
+    despite_load: Annotated[bool, typer.Option(
+        "--despite-load", help="Time one thread by the CPU time of its process, on a machine that others use too.")
+    ] = False,
     json: Json = None,
     html: Html = None,
     allow_dirty: AllowDirty = False,
@@ -86,7 +89,7 @@ def bench(
     if context.invoked_subcommand is not None:
         return
     _run("bench", {"minutes": minutes}, suite=suite, dtype=dtype, threads=threads, peers=peers, isa=target,
-         quick=quick, json=json, html=html, plot=plot)
+         despite_load=despite_load, quick=quick, json=json, html=html, plot=plot)
 
 
 @app.command()

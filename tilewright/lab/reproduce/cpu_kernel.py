@@ -10,6 +10,7 @@ import tilewright as tw
 from tilewright.lab.bench import peer
 from tilewright.lab.bench.peer import OURS
 from tilewright.lab.bench.peers import cblas
+from tilewright.lab.bench.report import OWN_TIME
 from tilewright.lab.bench.results import Result
 from tilewright.lab.bench.suites import shapes, tiles as study
 from tilewright.lab.ladder import cpu1_naive, cpu2_registers, run
@@ -52,6 +53,8 @@ def sweep(name: str, setting: Setting) -> Cell:
     sessions = [s for report in reports for s in report.sessions]
     loads = [s.others for s in sessions if s.others]
     busy = f" Other work on the machine kept up to {max(loads):.1f} CPUs busy." if loads and max(loads) >= 0.1 else ""
+    if any(report.options.get("despite_load") for report in reports):
+        busy += f" {OWN_TIME}"
     versions = {p["name"]: p["version"] for s in sessions for p in s.peers if p["name"] in peer.names()}
     head = "", "library", "sizes", "its time over ours, median", "least", "at"
     return Cell("committed", f"Measured on {'; '.join(dict.fromkeys(map(where, reports)))}.{busy}",
