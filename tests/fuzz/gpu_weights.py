@@ -76,8 +76,8 @@ KINDS["groups_of_k"] = Kind(of_groups, draw_groups_of_k)
 
 # ---- weights of few bits
 
-WEIGHTS = ("i8", "i4", "u8 zeros", "e4m3fn", "mxfp8", "mxfp4", "nvfp4", "mxfp6", "i4 nibbles",
-           "u4 zeros nibbles")
+# torch has no dtype for one element of 4 bits in a byte
+WEIGHTS = ("i8", "u8 zeros", "e4m3fn", "mxfp8", "mxfp4", "nvfp4", "mxfp6", "i4 nibbles", "u4 zeros nibbles")
 
 
 def of_weights(rng: Random) -> Case:
