@@ -161,7 +161,17 @@ def test_sliders_ask_the_planner():
     assert not found["answers"][index][1]
 
 
-def test_command(tmp_path):
+def test_sliders_of_a_step_count_conflicts(monkeypatch):
+    monkeypatch.setitem(sliders.PARAMETERS, "padded", {"PAD": (0, 1, 4)})
+    found = sliders.of_step("padded", tw.target("sm_90a"))
+    flat, odd, padded = found["answers"]
+    assert flat[2]["conflicts of stores"] > 0 == padded[2]["conflicts of stores"]
+    assert "16-byte aligned" in odd[1]
+    assert sliders.of_step("naive", tw.target("sm_90a")) is None
+
+
+def test_command(tmp_path, monkeypatch):
+    monkeypatch.setitem(sliders.PARAMETERS, "shared", {"L": (32,), "S": (8,), "V": (4, 8)})
     run = CliRunner().invoke(app, ["show", "--step", "shared", "32", "32", "16", "-o", str(tmp_path / "x.html")])
     assert run.exit_code == 0, run.output
     page = (tmp_path / "x.html").read_text()

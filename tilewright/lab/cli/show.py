@@ -134,7 +134,8 @@ def _page(arguments: list[str], step: str | None, dtype: str | None, layout: str
                     problem = common.problem(*sizes, dtype or "f32", layout)
                     records.append(build.of_problem(problem, chip, _plan(plan, chip), breaks, bar.update))
             forms = _formats(dtype, step, chips[0])
-            text = build.document(records, chips, forms, f"tilewright {' '.join(sys.argv[1:])}", bar.update)
+            text = build.document(records, chips, forms, f"tilewright {' '.join(sys.argv[1:])}", bar.update,
+                                  step or "")
         except Fault as fault:
             output.fail(str(fault))
         except (ValueError, NotImplementedError) as error:

@@ -29,14 +29,15 @@ def _shapes(m: int, n: int, k: int) -> dict[str, Any]:
     return {"a": (m, k), "b": (k, n), "c": (m, n), "lda": k, "ldb": n, "ldc": n}
 
 
-def _too_much(L: int, S: int, V: int) -> str | None:
+def too_much(L: int, S: int, V: int) -> str | None:
+    """Why a step with these parameters is not tried, in a sentence."""
     if (L // V)**2 > 1024:
         return f"a CTA would have {(L // V)**2} threads, and GPUs allow 1024"
     return f"{S * V * V} multiply-adds without a loop" if S * V * V > UNROLLED else None
 
 
 def _tiles(emit: Callable[..., Any], **more: Any) -> Parametric:
-    return kernel(L=(32, 64, 128), S=(8, 16, 32), V=(4, 8), check=_too_much,
+    return kernel(L=(32, 64, 128), S=(8, 16, 32), V=(4, 8), check=too_much,
                   grid=lambda L, m, n: (-(-n // L), -(-m // L)), shared=lambda L, S: 8 * L * S,
                   tile=lambda L, S: {"m": L, "n": L, "k": S}, arrays=_shapes, reference=_product, **more)(emit)
 

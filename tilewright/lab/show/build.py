@@ -78,8 +78,9 @@ def _data(launch: Launch, target: Target, title: str, idea: str, name: str, brea
 
 
 def document(records: list[dict[str, Any]], targets: Sequence[Target], forms: tuple[str, str], command: str,
-             tell: Tell) -> str:
-    """The page of records, as text. `forms`: of the operands, and of the result, for the planners."""
+             tell: Tell, step: str = "") -> str:
+    """The page of records, as text. `forms`: of the operands, and of the result, for the planners; `step`: whose
+    parameters have sliders, if it has any."""
     if len(targets) > 1:                                # the same step for several chips
         for record in records:
             variant = record.get("short", record["target"])
@@ -88,7 +89,8 @@ def document(records: list[dict[str, Any]], targets: Sequence[Target], forms: tu
     tell("ask the planners")
     family = CHIPS["cpu" if isinstance(targets[0], CpuTarget) else "gpu"]
     chips = list(dict.fromkeys([x.name for x in targets] + [*family]))
-    plans = []
+    counted = sliders.of_step(step, targets[0]) if step else None
+    plans = [counted] if counted else []
     for chip in chips:
         try:
             plans.append(sliders.answers(tw.target(chip), *forms))

@@ -6,8 +6,13 @@ from itertools import product
 from math import prod
 from typing import Any
 
+import numpy as np
+
 import tilewright as tw
+from tilewright.lab.ladder import tunable
+from tilewright.lab.show import launches
 from tilewright.lab.tuner.space import Space
+from tilewright.simulator import Fault
 from tilewright.targets import CpuTarget, Target
 
 MOST_TILES, MOST_ANSWERS = 7, 1500
@@ -82,3 +87,46 @@ def _answer(space: Space, basis: Any, plan: Any) -> list[Any]:
     cost = basis.cost(space.shape, plan, space.target)
     parts = dict(getattr(cost, "parts", None) or {})
     return [str(plan), "", cost.seconds, {name: x for name, x in parts.items() if x > 0}]
+
+
+# ---- parameters of a step of the ladder: what the simulator counts for each
+
+_TILES = {"L": (32, 64, 128), "S": (8, 16), "V": (4, 8)}
+PARAMETERS: dict[str, dict[str, tuple[int, ...]]] = {"shared": _TILES, "coalesced": _TILES,
+                                                     "padded": {"PAD": (0, 1, 2, 3, 4, 8, 16)}}
+COUNTED = (128, 128, 16)        # m, n, k
+
+
+def of_step(step: str, target: Target) -> dict[str, Any] | None:
+    """Axes and answers: for each, what loads and stores of shared memory cost, and what crosses global memory's
+    interface. None for a step without parameters."""
+    axes = PARAMETERS.get(step)
+    if axes is None or isinstance(target, CpuTarget):
+        return None
+    rows = []
+    for values in product(*axes.values()):
+        chosen = dict(zip(axes, values))
+        text = " ".join(f"{name}={x}" for name, x in chosen.items())
+        why = (step != "padded" and tunable.too_much(**chosen)) or ""
+        try:
+            rows.append([text, why, {} if why else _counted(step, target, chosen)])
+        except Fault as fault:                              # padding by less than a vector
+            rows.append([text, str(fault).partition("\n")[0], {}])
+    start = tuple((4,) if step == "padded" else (32, 8, 4))
+    return {"target": f"{step} on {target.name}", "model": "parameters of the step", "counted": True,
+            "problem": f"{' × '.join(map(str, COUNTED))} by the step's own kernel", "answers": rows, "axes": [
+                {"name": name, "values": [str(x) for x in values]} for name, values in axes.items()],
+            "start": [values.index(x) for values, x in zip(axes.values(), start)],
+            "note": f"{len(rows)} kernels were simulated when this page was made; nothing is computed here."}
+
+
+def _counted(step: str, target: Target, chosen: dict[str, int]) -> dict[str, int]:
+    launch = launches.of_step(step, target, COUNTED, **chosen)
+    m, n, k = launch.size
+    report = launch.run(np.ones((m, k), np.float32), np.ones((k, n), np.float32), np.zeros((m, n), np.float32))
+    found: dict[str, int] = {}
+    for verb in ("load", "store"):
+        shared = report.of(space="shared", verb=verb)
+        found |= {f"passes of {verb}s": shared.moved, f"conflicts of {verb}s": shared.conflicts}
+    return found | {"sectors of global memory": report.of(space="global").moved,
+                    "bytes of shared memory": sum(function.shared_bytes for function in launch.functions)}
