@@ -1,4 +1,5 @@
-"""The documentation site: it builds without a warning, its links lead somewhere, and its search finds."""
+"""The documentation site: it builds without a warning, its links lead somewhere, and its search finds (where
+there is a Chromium to ask)."""
 
 from __future__ import annotations
 
@@ -13,6 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+from tests.helpers import browser
 
 ROOT = Path(__file__).resolve().parents[2]
 needs_sphinx = pytest.mark.skipif(not all(map(find_spec, ("sphinx", "myst_parser", "furo"))),
@@ -43,6 +46,13 @@ def test_the_site_builds_without_a_warning(tmp_path):
         assert not re.search(r'<(script|link|img)[^>]*(src|href)="https?:', page.read_text()), "it needs no network"
     index = (tmp_path / "searchindex.js").read_text()
     assert all(word in index for word in ("epilogu", "wgmma", "grouped_matmul"))
+    if browser.CHROMIUM and find_spec("playwright"):
+        with browser.browser() as chromium, browser.page(chromium, tmp_path / "index.html") as page:
+            page.fill("input.sidebar-search", "softmax")
+            page.press("input.sidebar-search", "Enter")
+            found = page.locator("#search-results ul.search li a")
+            found.first.wait_for()
+            assert "8 A kernel of your own" in " ".join(found.all_inner_texts())
 
 
 @needs_sphinx
