@@ -11,7 +11,7 @@ from tilewright.lab.bench import peer
 from tilewright.lab.bench.peer import OURS
 from tilewright.lab.bench.peers import cblas
 from tilewright.lab.bench.report import OWN_TIME
-from tilewright.lab.bench.results import Result
+from tilewright.lab.bench.results import Report, Result
 from tilewright.lab.bench.suites import shapes, tiles as study
 from tilewright.lab.ladder import cpu1_naive, cpu2_registers, run
 from tilewright.lab.measure import cpu_peaks, machine
@@ -24,7 +24,7 @@ from tilewright.targets import cpu
 from tilewright.text import plural, size
 
 rows = Rows("cpu")
-# The sweeps of all sizes, in a file or in one for each number of threads; where there is none, the other file
+# The sweeps of all sizes, in a file or in one for each number of threads, and a file for the numbers that are in none
 SWEEPS = {"intel_core_perf.png": ("article_xeon*.json", "article_xeon16.json"),
           "amd_ryzen_perf.png": ("article_zen*.json", "zen4.json")}
 
@@ -34,15 +34,16 @@ SWEEPS = {"intel_core_perf.png": ("article_xeon*.json", "article_xeon16.json"),
 @rows(*SWEEPS)
 def sweep(name: str, setting: Setting) -> Cell:
     pattern, other = SWEEPS[name]
-    reports = [committed(path.name) for path in sorted(RESULTS.glob(pattern))] or [committed(other)]
+    names = dict.fromkeys([*(path.name for path in sorted(RESULTS.glob(pattern))), other])
     groups: dict[int, list[Result]] = {}
-    for report in sorted(reports, key=lambda report: report.created):   # of one number of threads the newest counts
+    shown: dict[int, Report] = {}
+    for report in sorted(map(committed, names), key=lambda report: report.created):     # the newest of each count
         found = [r for r in report.results if r.case.suite in ("article", "square") and r.case.problem.a == "f32"]
-        groups |= {team: [r for r in found if r.threads == team] for team in dict.fromkeys(r.threads for r in found)}
+        for team in dict.fromkeys(r.threads for r in found):
+            groups[team], shown[team] = [r for r in found if r.threads == team], report
     drawn, table, all_ratios = [], [], []
     for team, results in sorted(groups.items()):
-        peaks = [report.extra.get("peak_gflops", {}).get(f"f32 {team} native") for report in reports]
-        peak = next(filter(None, peaks), None)
+        peak = shown[team].extra.get("peak_gflops", {}).get(f"f32 {team} native")
         drawn.append(chart.sweep(plural(team, "thread"), results, ("FMA loop", peak) if peak else None))
         for name in dict.fromkeys(row.name for r in results for row in r.rows if row.name != OURS):
             if ratios := sorted((ratio.median, r.case.size) for r in results if (ratio := r.ratio(name))):
@@ -50,14 +51,15 @@ def sweep(name: str, setting: Setting) -> Cell:
                 table.append((plural(team, "thread"), name, str(len(ratios)), f"{middle:.2f}", f"{least:.2f}",
                               where_least))
         all_ratios += [ratio.median for r in results if (peer_ := r.fastest_peer()) and (ratio := r.ratio(peer_))]
-    sessions = [s for report in reports for s in report.sessions]
-    loads = [s.others for s in sessions if s.others]
-    busy = f" Other work on the machine kept up to {max(loads):.1f} CPUs busy." if loads and max(loads) >= 0.1 else ""
-    if any(report.options.get("despite_load") for report in reports):
+    sessions = [s for team, report in shown.items() for s in report.sessions if s.threads == team]
+    busy = "".join(f" Other work on the machine kept {s.others:.1f} CPUs busy with {plural(s.threads, 'thread')}."
+                   for s in sessions if (s.others or 0) >= 0.1)
+    if 1 in shown and shown[1].options.get("despite_load"):
         busy += f" {OWN_TIME}"
     versions = {p["name"]: p["version"] for s in sessions for p in s.peers if p["name"] in peer.names()}
     head = "", "library", "sizes", "its time over ours, median", "least", "at"
-    return Cell("committed", f"Measured on {'; '.join(dict.fromkeys(map(where, reports)))}.{busy}",
+    measured_on = "; ".join(f"{plural(team, 'thread')}: {where(report)}" for team, report in sorted(shown.items()))
+    return Cell("committed", f"{measured_on}.{busy}",
                 f"{float(np.median(all_ratios)):.2f}x the fastest" if all_ratios else "", svg="\n".join(drawn),
                 table=(head, *table) if table else (),
                 differs=f"Beside {', '.join(f'{n} {v}' for n, v in versions.items())}.")
