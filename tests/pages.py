@@ -57,7 +57,7 @@ def outputs(page: Path, cuda: bool, commands: int | None = None) -> Iterator[tup
             match kind:
                 case ["python"] | ["python", "torch" | "cuda"]:
                     code = compile("\n" * above + body, str(page), "exec")
-                    if kind[1:] != (["cuda"] if not cuda else ["torch"] if not find_spec("torch") else [None]):
+                    if all({"cuda": cuda, "torch": find_spec("torch")}[need] for need in kind[1:]):
                         printed = StringIO()
                         with redirect_stdout(printed):
                             exec(code, namespace)

@@ -108,6 +108,14 @@ def test_a_block_that_cannot_run_is_found(tmp_path, text):
         pages.check(page, False, same)
 
 
+def test_blocks_that_need_what_is_not_here_are_left_out(tmp_path, monkeypatch):
+    page = tmp_path / "page.md"
+    page.write_text("```python\nprint(1)\n```\n\n```text\n1\n```\n\n```python torch\nimport torch\n```\n\n"
+                    "```python cuda\n1 / 0\n```\n")
+    monkeypatch.setattr(pages, "find_spec", lambda name: None)
+    assert [printed for _, _, printed in pages.outputs(page, cuda=False)] == ["1\n"]
+
+
 def emit_negate(threads=None):
     k = Kernel("negate", threads=threads, n=i64, x=ptr(f32))
     n, x = k.args
