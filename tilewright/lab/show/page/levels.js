@@ -201,10 +201,10 @@ function race(p, narrow) {
     p.path(d, {stroke: H.bg, lw: 6, a: .8}); p.path(d, {stroke: H.bad, lw: 2.25}); p.path(`M${X} ${Y}L${X - 9 * ux + 5 * uy} ${Y - 9 * uy - 5 * ux}L${X - 9 * ux - 5 * uy} ${Y - 9 * uy + 5 * ux}Z`, {fill: H.bad}); };
   if (spot) p.rect(spot[0] - max(g2.u, 5) / 2 - 1, spot[1] - max(g2.u, 5) / 2 - 1, max(g2.u, 5) + 2, max(g2.u, 5) + 2, {fill: H.bad, stroke: H.bg, lw: 1.5});
   const writes = w => /store|writ|copy/.test(w.verb), say = (w, row) => { const who = K.cpu ? "" : `thread (${w.thread})`; const y0 = g2.C.y + g2.C.h - (narrow ? 24 : 28) + row * (narrow ? 13 : 17);
-    p.text(`${who} ${w === f.other && /flight/.test(f.message) ? "has a copy in flight" : writes(w) ? "writes" : "reads"}${w.line != null ? `, line ${K.lines[w.line][1]}` : ""}`, g2.C.x + 5, y0, {size: narrow ? 10.5 : 12.5, weight: 650, fill: H.bad, halo: 1}); };
+    p.text(`${who} ${w === f.other && /flight/.test(f.message) ? "has a copy in flight" : writes(w) ? "writes" : "reads"}${w.line != null ? `, line ${K.lines[w.line][1]}` : ""}`, narrow ? p.w - 6 : g2.C.x + 5, y0, {size: narrow ? 10.5 : 12.5, weight: 650, fill: H.bad, halo: 1, align: narrow ? "right" : "left"}); };
   for (const [w, bend] of [[f.other, 26], [f.here, -40]]) { const b = w && corner(w); if (!b) continue; p.rect(b.x, b.y, b.w, b.h, {fill: H.bad, a: .25, stroke: H.bad, lw: 2.5}); if (!spot) continue;
     if (writes(w)) arrow(b.x + 2, b.y + b.h / 2, spot[0] + 4, spot[1] + 2, bend); else arrow(spot[0] + 4, spot[1] - 2, b.x + b.w / 2, b.y, bend); }
   say(f.here, 1); if (f.other) say(f.other, 0);
   const label = `${f.array}[${f.element}]${e ? ` = ${e.of}[${e.of === "A" ? `${e.i},${e.p}` : `${e.p},${e.j}`}]` : ""}`;
-  p.text(f.kind === "race" ? `${label}: who is first?` : label, g2.C.x + 5, g2.C.y + g2.C.h - (narrow ? 38 : 47), {size: narrow ? 11 : 12.5, weight: 650, fill: H.bad, halo: 1});
+  p.text(f.kind === "race" ? `${label}: who is first?` : label, narrow ? p.w - 6 : g2.C.x + 5, g2.C.y + g2.C.h - (narrow ? 38 : 47), {size: narrow ? 11 : 12.5, weight: 650, fill: H.bad, halo: 1, align: narrow ? "right" : "left"});
 }
