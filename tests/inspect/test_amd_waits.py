@@ -144,12 +144,13 @@ def test_one_wave_alone(plan):
 
 @pytest.mark.parametrize("chip", ["gfx942", "gfx950"])
 def test_copies_of_matrices(chip):
-    function, rows, columns = emit_copy("f64", "f16", WARP=64), 37, 70
-    given = {"rows": rows, "columns": columns, "scale": 2, "source": Memory(8 * rows * columns), "rss": columns,
-             "css": 1, "target": Memory(2 * rows * columns), "rst": 1, "cst": rows}
+    function, matrices, rows, columns = emit_copy("f64", "f16", WARP=64), 2, 37, 70
+    given = {"rows": rows, "columns": columns, "scale": 2, "source": Memory(8 * matrices * rows * columns),
+             "rss": columns, "css": 1, "target": Memory(2 * matrices * rows * columns), "rst": 1, "cst": rows,
+             "mss": rows * columns, "mst": rows * columns}
     x, y = grid(rows, columns)
-    for block in ((0, 0, 0), (x - 1, y - 1, 0)):
-        assert amd_waits.findings(function, tw.target(chip), given, (x, y, 1), block) == []
+    for block in ((0, 0, 0), (x - 1, y - 1, matrices - 1)):
+        assert amd_waits.findings(function, tw.target(chip), given, (x, y, matrices), block) == []
 
 
 def test_memory_further_away_than_32_bits_say():

@@ -64,7 +64,7 @@ MOST = {
     "files over 400 lines": 0,
     "lines of the library": 65916,
     "lines of loop nests": 10148,
-    "lines of the lab": 27209,
+    "lines of the lab": 27208,
 }
 NESTS = "nests/"         # the folder of users' loops, counted by itself: it is no part of how products are made
 

@@ -1,6 +1,5 @@
 """Exercises of the notebooks in docs/notebooks, and what tells whether an answer is right.
 
-    from tilewright.lab import exercises
     exercises.check("cpu.peak", peak)           # run, simulated, compiled or counted; a sentence says what came out
     exercises.progress("cpu")                   # what is solved in this session
     exercises.picture("cpu/matmul_kernel")      # a drawing of lab.drawing
