@@ -343,3 +343,20 @@ def test_alpha_0_reads_no_operand_and_beta_0_no_c():
         assert np.array_equal(tw.einsum(subscripts, x, x, c=nan), np.einsum(subscripts, x, x))
     assert tw.einsum("ij,jk->ik", x, x, c=nan.astype(float)).dtype == np.float64
     assert np.array_equal(tw.tensordot(x, x, 1, alpha=2, epilogue=lambda acc: acc + 1), 2 * (x @ x) + 1)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.float16])
+@pytest.mark.parametrize("order", ["jr,kr", "rj,kr", "jr,rk"])
+def test_large_elementwise_products_between(dtype, order):
+    """Two factors multiplied element by element, before the product that sums: written into memory that calls share."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(-2, 3, (3, 70, 61)).astype(dtype)
+    size = {"j": 70, "k": 61, "r": 17}
+    a, b = (rng.integers(-2, 3, [size[label] for label in part]).astype(dtype) for part in order.split(","))
+    subscripts = f"ijk,{order}->ir"
+    want = np.einsum(subscripts, *(y.astype(np.float64) for y in (x, a, b)))
+    for _ in range(3):
+        np.testing.assert_array_equal(tw.einsum(subscripts, x, a, b), want.astype(dtype))
+    np.testing.assert_array_equal(tw.einsum(subscripts, x[:, ::-1], a if order[0] == "r" else a[::-1], b), np.einsum(
+        subscripts, x[:, ::-1].astype(np.float64), (a if order[0] == "r" else a[::-1]).astype(np.float64),
+        b.astype(np.float64)).astype(dtype))

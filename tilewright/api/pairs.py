@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from tilewright.rules.arguments import Array
 from tilewright.rules.contraction import Term
 from tilewright.rules.subscripts import Labels
 from tilewright.runtime.cpu import program
+
+LARGE = 1 << 16         # elements from which NumPy writes into memory of an earlier call
 
 
 def place_of(target: Array, output: Labels) -> Term:
@@ -89,6 +92,13 @@ class Work:
 
     def elementwise(self, a: Term, b: Term, kept: Labels, dtype: np.dtype[Any]) -> Term:
         between, by_parts = self.between, self.invariant == "rows" and self.between.kind == "c"
+        x, y = (contraction.arranged(term, kept) for term in (a, b))
+        shape = np.broadcast_shapes(x.shape, y.shape)
+        if prod(shape) >= LARGE and x.dtype == y.dtype == between == dtype and dtype.kind in "fiu" and (
+                _in_order(x) and _in_order(y)):
+            to = program.empty(shape, dtype)
+            program.do(_multiply_into, to, x, y)            # memory of an earlier call, which is written once
+            return Term(to, kept)
 
         def multiplied(x: Array, y: Array) -> Array:
             with np.errstate(all="ignore"):
@@ -96,7 +106,18 @@ class Work:
                     return np.asarray(x & y)
                 x, y = x.astype(between, copy=False), y.astype(between, copy=False)
                 return np.asarray(_complex_product(x, y) if by_parts else x * y).astype(dtype, copy=False)
-        return Term(program.computed(multiplied, *(contraction.arranged(term, kept) for term in (a, b))), kept)
+        return Term(program.computed(multiplied, x, y), kept)
+
+
+def _in_order(x: Array) -> bool:
+    """Whether axes follow each other from the largest stride to the smallest, but for those that are broadcast."""
+    strides = [stride for n, stride in zip(x.shape, x.strides) if n > 1 and stride]
+    return strides == sorted(strides, reverse=True)
+
+
+def _multiply_into(to: Array, x: Array, y: Array) -> None:
+    with np.errstate(all="ignore"):
+        np.multiply(x, y, out=to)
 
 
 def _complex_product(x: Array, y: Array) -> Array:
