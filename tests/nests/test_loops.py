@@ -322,3 +322,15 @@ def test_arrays_in_several_places(monkeypatch):
     on = machine(monkeypatch, "sm_80")
     with pytest.raises(TypeError, match=r"A is on the host and B on .*: loops run where all their arrays are"):
         tw.loops(shifted)(F[0], on.array(F[1]))
+
+
+def test_loops_of_which_nothing_is_left():
+    """Conditions that never hold: no statement remains, on a CPU or a GPU."""
+    def never(A, C):
+        for i in range(C.shape[0]):
+            if i > i:
+                C[i] = A[i]
+    a, c = np.ones(9, np.int64), np.arange(9)
+    tw.loops(never)(a, c)
+    tw.optimize(never, a, c)(a, c)
+    same([c, simulated(tw.loops(never), [a, c], "sm_75")[1]], [np.arange(9)] * 2)

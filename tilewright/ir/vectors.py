@@ -91,7 +91,9 @@ def _evaluated(x: Value, known: dict[int, Any], made: dict[int, Op]) -> Any:
 def divided(function: Function, width: Width, bounds: Bounds | None) -> Function:
     """`vectorised`, of which each loop that threads share has only the rounds within `bounds`."""
     function = fused(function)
-    return _Rewriting(function, width, bounds).function if function.independent else function
+    if not function.independent or not any(node.defines for node in function.walk()):       # nothing is computed
+        return function
+    return _Rewriting(function, width, bounds).function
 
 
 class _Rewriting:
