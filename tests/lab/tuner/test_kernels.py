@@ -74,7 +74,7 @@ def tuned(kernel, *args, on=SM, **options):
 
 
 def small_product(**more):
-    options = {"L": (8, 16), "S": (4,), "V": (2,), "check": tunable._too_much, "arrays": tunable._shapes,
+    options = {"L": (8, 16), "S": (4,), "V": (2,), "check": tunable.too_much, "arrays": tunable._shapes,
                "grid": lambda L, m, n: (-(-n // L), -(-m // L)), "reference": tunable._product,
                "tile": lambda L, S: {"m": L, "n": L, "k": S}}
     return tw.kernel(**options | more)(emit_shared)
