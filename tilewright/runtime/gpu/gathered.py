@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("float16", "bfloat16", "float32", "float64")
 LEAST = 4                       # bytes of a copy past registers
+MOST = 1 << 23                  # offsets in a table, which recipes keep on the device: 32 MB
 Axes = tuple[tuple[int, int], ...]      # (extent, elements from one to the next), the last one the innermost
 
 
@@ -132,9 +133,9 @@ def _gather(x: Array, m: int, k: int) -> Gather | None:
         return None
     others = (stride for extent, stride in zip(x.shape, x.strides[:-1]) if extent > 1)
     aligned = gcd(WIDEST, address(x), steps[-1][0] * bytes, *others)
-    if aligned < LEAST or aligned < bytes:
-        return None
     count, wide = (prod(extent for extent, _ in part) for part in (rows, steps))
+    if aligned < LEAST or aligned < bytes or max(count, wide) > MOST:
+        return None
     row = max((span + bytes - wide * bytes) // max(count - 1, 1) // aligned, 1) | 1     # not better aligned than x
     while row * aligned * count in map(abs, x.strides[:lead]):      # no axis of the batch goes on where rows end
         row += 2
