@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.helpers.gpus import machine
+from tests.helpers.gpus import aligned, machine
 from tests.nests import contractions, test_recorded
 from tests.nests.contractions import LOOPS, TAKEN
 from tilewright.nests.nest import Refused
@@ -231,3 +231,16 @@ def test_tensors_of_torch_in_the_hosts_memory(function, shapes, words):
     same([x.numpy() if isinstance(x, torch.Tensor) else x for x in given], want)
     if function is contractions.reversed_rows:
         assert "backwards, of which a tensor has no view" in str(found)
+
+
+def test_repeated_on_a_gpu_with_one_array_twice(monkeypatch):
+    """A program noted where two parameters are one array does not serve two arrays, nor the other way round."""
+    on, rng = machine(monkeypatch, "sm_90a"), np.random.default_rng(4)
+    x, y, z = (aligned(rng.integers(-3, 4, (16, 16)).astype(np.float32)) for _ in range(3))
+    a, b, c = map(on.array, (x, y, z))
+    fast = tw.optimize(contractions.three_loops, a, b, c)
+    twice = (a, a, x @ x)
+    for left, right, want in (twice, twice, twice, (a, b, x @ y), (b, a, y @ x), (b, b, y @ y)) * 2:
+        fast(left, right, c)
+        on.finish()
+        np.testing.assert_array_equal(z, want)

@@ -9,6 +9,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
@@ -269,7 +270,10 @@ class Optimized:
         with repeats.watching() as ran:
             for product in products:
                 product.run(arrays, numbers)
-        if len(ran) == len(products) and all(x.of_views for x in products) and len(numbers) == len(self.sizes):
+        ends = sorted((where + first, where + last) for where, (first, last) in zip(at, self._known[3]))
+        apart = all(before[1] <= after[0] for before, after in pairwise(ends))      # else a place is in several arrays
+        if apart and len(ran) == len(products) and all(x.of_views for x in products) and (
+                len(numbers) == len(self.sizes)):
             found = [(record, [self._place(x, at) for x in places]) for record, places in ran]
             if all(record.device is not None and None not in places for record, places in found):
                 PROGRAMS[self] = found
