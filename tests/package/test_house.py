@@ -63,7 +63,7 @@ MOST = {
     "functions over 60 lines": 36,
     "files over 400 lines": 0,
     "lines of the library": 65940,
-    "lines of loop nests": 10148,
+    "lines of loop nests": 10152,
     "lines of the lab": 27208,
 }
 NESTS = "nests/"         # the folder of users' loops, counted by itself: it is no part of how products are made
