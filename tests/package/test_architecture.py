@@ -40,6 +40,8 @@ LAYERS = [
     ["nests.search"],
     ["nests.optimize"],
     ["torch"],  # the only place that imports it
+    ["checkpoints"],  # weights that other programs stored
+    ["torch.distributed", "dask", "mpi", "numpy", "jax"],  # tilewright inside programs of others: engines, arrays
     ["lab.drawing.pen"],  # of every page
     ["lab.ladder"],
     ["lab.drawing"],

@@ -65,10 +65,12 @@ MOST = {
     "lines of the library": 65940,
     "lines of loop nests": 10152,
     "lines of the lab": 27208,
+    "lines of other engines": 10,
 }
+OTHERS = "dask/", "mpi/", "numpy/", "jax/", "checkpoints/", "torch/distributed/"     # tilewright inside programs of others
 NESTS = "nests/"         # the folder of users' loops, counted by itself: it is no part of how products are made
 
-PARTS = "the library", "loop nests", "the lab"
+PARTS = "the library", "loop nests", "the lab", "other engines"
 
 FIELDS = ("epilogue", "prologue", "semiring", "invariant", "scales", "groups", "batch", "weights")
 # what a file's name says of the feature that it is for
@@ -105,7 +107,7 @@ def in_lab(path: str) -> bool:
 
 
 def part(path: str) -> str:
-    return PARTS[2 if in_lab(path) else 1 if path.startswith(NESTS) else 0]
+    return PARTS[3 if path.startswith(OTHERS) else 2 if in_lab(path) else 1 if path.startswith(NESTS) else 0]
 
 
 def definitions(kinds: type, lab: bool = True) -> Iterator[ast.AST]:
