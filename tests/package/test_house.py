@@ -67,7 +67,7 @@ MOST = {
     "lines of the lab": 27208,
     "lines of other engines": 0,
 }
-OTHERS = "dask/", "mpi/", "numpy/", "jax/", "checkpoints/", "torch/distributed/"     # tilewright inside programs of others
+OTHERS = "dask/", "mpi/", "numpy/", "jax/", "checkpoints/", "torch/distributed/"  # what serves programs of others
 NESTS = "nests/"         # the folder of users' loops, counted by itself: it is no part of how products are made
 
 PARTS = "the library", "loop nests", "the lab", "other engines"
