@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import os
 import statistics
 import time
@@ -24,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import tilewright.torch as twt
+from tilewright.lab.bench import results
 
 
 def by_ddp(model: Any) -> Any:
@@ -88,8 +88,8 @@ def main() -> None:
                   flush=True)
         del models, steps
     if asked.json and not rank:
-        asked.json.write_text(json.dumps({"gpu": torch.cuda.get_device_name(), "gpus": dist.get_world_size(),
-                                          "torch": torch.__version__, "rows": rows}, indent=1))
+        results.write({"gpu": torch.cuda.get_device_name(), "gpus": dist.get_world_size(),
+                       "torch": torch.__version__, "rows": rows}, asked.json)
     dist.destroy_process_group()
 
 
