@@ -18,7 +18,7 @@ PACKAGE = ROOT / "tilewright"
 # The longest matching name counts.
 LAYERS = [
     ["forks", "inputs", "outputs", "text"],
-    ["expressions", "formats", "problem", "targets"],
+    ["expressions", "formats", "problem", "attention_problem", "targets"],
     ["shape_list"],
     ["plans"],
     ["rules"],  # NumPy's rules, for arrays wherever they are: no engine

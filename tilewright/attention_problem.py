@@ -1,0 +1,159 @@
+"""Attention as plain data: softmax(score(scale Q K^T)) V for each head of each sequence, with nothing about how.
+
+An engine receives a `rules.attending.Attending`: an `Attention`, which is hashable and says all that a kernel depends
+on but strides and numbers of keys, and its arrays, NumPy's or shadows of a GPU's, by these conventions:
+
+    q, out      [sequences, heads, queries, size] and [..., value_size]; any strides
+    k, v        [sequences, kv_heads, keys, size] and [..., value_size]; query head h reads kv head
+                h // (heads // kv_heads)
+    ragged      sequences lie one after the other: q and out are [1, heads, all queries, ...], k and v likewise, and
+                those of sequence s are q_offsets[s] to q_offsets[s + 1], k_offsets[s] to k_offsets[s + 1]
+    paged       k and v are [pages, kv_heads, page, ...]; key j of sequence s is row j % page of page
+                table[s, j // page], and sequence s has lengths[s] keys
+    lse         [sequences, heads, queries], ragged [1, heads, all queries]: f32, of f64 operands f64
+    reads       of the score's function, in the order of `Score.reads`: [sequences, heads, queries, keys], with strides
+                of 0 along axes with one number; ragged, rows and columns are counted in each sequence
+
+A query's position is i = its index + shift: 0 if `upper`, else the sequence's keys minus its queries, so that the last
+query stands beside the last key. It sees key j if i - before <= j <= i + after. The score function takes this i and j.
+A row without a key that it sees, or whose scores are all -inf, is 0, and its lse is -inf (with a sink the sink).
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tilewright.expressions import functions
+from tilewright.expressions.function import Aux, Function
+from tilewright.expressions.program import OWN, Expression
+from tilewright.expressions.tracing import trace
+
+# The score function's own parameters: the scaled product, the query's position, the key's index, the query head.
+SCORE = {OWN + "score": "float", OWN + "i": "int", OWN + "j": "int", OWN + "head": "int"}
+FLOATS = ("f32", "f64", "f16", "bf16")
+NARROW = ("e4m3fn", "i8")           # of keys and values, with factors; e4m3fn of queries, too
+
+
+class Score(Function):
+    """What becomes of the scaled products before masks: one number of (score, i, j, head) and of arrays beside."""
+    WHAT: ClassVar[str] = "a score function"
+
+    @property
+    def _valid(self) -> bool:
+        one = len(self.expression.results) == 1 and not self.expression.results[0].reduced
+        return one and self.expression.parameters[:4] == (*SCORE.items(),)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the parameters that are arrays."""
+        return [name for name, _ in self.expression.parameters[len(SCORE):]]
+
+    def numbers(self, score: Any, i: Any, j: Any, head: Any, arrays: Any) -> Any:
+        """The scores by NumPy in float64, of arrays that broadcast."""
+        given = dict(zip(SCORE, (score, i, j, head))) | dict(zip(self.names, arrays, strict=True))
+        with np.errstate(all="ignore"):
+            return self.expression.evaluate(given)[0]
+
+
+def unchanged(score: Any, i: Any, j: Any, head: Any) -> Any:
+    """The score function of calls that have none."""
+    return score
+
+
+def traced(function: Callable[..., Any], kinds: tuple[tuple[str, str], ...], softcap: float) -> Expression:
+    """The expression of a score function after the soft cap: softcap tanh(score / softcap), 0 for none. TypeError if it
+    gives something else than one number."""
+    def whole(score: Any, i: Any, j: Any, head: Any, **arrays: Any) -> Any:
+        capped = functions.tanh(score * (1.0 / softcap)) * softcap if softcap else score
+        found = function(capped, i, j, head, **arrays)
+        return found * 1.0 if getattr(found, "kind", "float") != "float" or isinstance(found, (bool, int)) else found
+    expression = trace(whole, {**SCORE, **dict(kinds)}, "bias", len(SCORE))
+    if len(expression.results) != 1 or expression.results[0].reduced:
+        raise TypeError("bias must return one number, the score, computed from (score, i, j, head)")
+    return expression
+
+
+@lru_cache(maxsize=512)
+def score_of(text: str) -> Score:
+    """The Score with this text."""
+    return Score.read(text)
+
+
+def score_text(expression: Expression, reads: tuple[Aux, ...]) -> str:
+    """The text of a Score; "" for scores that stay as they are."""
+    if not expression.lines and expression.results[0].operand == OWN + "score":
+        return ""
+    return Score(expression, reads, ("f32",)).text
+
+
+@dataclass(frozen=True)
+class Attention:
+    """An attention: which arrays, which mask, which function of the scores.
+
+    sequences, heads, kv_heads, size, value_size    as the conventions above
+    queries, keys   of each sequence; of ragged sequences all together, of paged ones the most that the table has
+    q, kv, out      number formats of queries, of keys and values, and of the result
+    scale           products of queries and keys are multiplied by it first
+    before, after   a query at position i sees keys i - before to i + after; None: without an end
+    upper           positions of queries begin at 0 in each sequence, rather than end at its last key
+    softcap         c: scores become c tanh(score / c) before all else; 0: none. It is part of `score`, too
+    score           the text of a Score; "": scores stay
+    sinks           every head has one more logit in the sum, without a value
+    lse             log(sum(exp(scores))) of each row is a result
+    ragged          sequences by offsets
+    page            keys in a page of a paged cache; 0: it is not paged
+    factors         q, k and v have a factor for each head of each sequence
+    """
+    sequences: int
+    heads: int
+    kv_heads: int
+    queries: int
+    keys: int
+    size: int
+    value_size: int
+    q: str = "f32"
+    kv: str = "f32"
+    out: str = "f32"
+    scale: float = 1.0
+    before: int | None = None
+    after: int | None = None
+    upper: bool = False
+    softcap: float = 0.0
+    score: str = ""
+    sinks: bool = False
+    lse: bool = False
+    ragged: bool = False
+    page: int = 0
+    factors: bool = False
+
+    @property
+    def group(self) -> int:
+        """Query heads that share a kv head."""
+        return self.heads // self.kv_heads
+
+    @property
+    def sums(self) -> str:
+        """The format of scores and sums."""
+        return "f64" if self.q == "f64" else "f32"
+
+    @property
+    def function(self) -> Score | None:
+        """The score function, soft cap included; None: scores stay as they are."""
+        return score_of(self.score) if self.score else None
+
+    def seen(self, queries: int, keys: int) -> int:
+        """Pairs of a query and a key that it sees, of one head of a sequence with so many."""
+        i = np.arange(queries) + (0 if self.upper else keys - queries)
+        low = np.zeros_like(i) if self.before is None else np.maximum(i - self.before, 0)
+        high = np.full_like(i, keys) if self.after is None else np.minimum(i + self.after + 1, keys)
+        return int(np.maximum(high - low, 0).sum())
+
+    @property
+    def flops(self) -> int:
+        """Operations of the two products, for pairs that are seen; as if each sequence had all `queries` and `keys`."""
+        pairs = self.seen(self.queries, self.keys) * self.heads * (1 if self.ragged else self.sequences)
+        return 2 * pairs * (self.size + self.value_size)
