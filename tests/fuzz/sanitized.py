@@ -163,7 +163,7 @@ def decoded() -> Iterator[str]:
         for m, n, k in ((13, 256, 512), (130, 320, 384)):
             x, w = (torch.randn(rows, k, device="cuda").bfloat16() for rows in (m, n))
             q = narrow.stored(w, format, group, format == "u4")
-            parts = q["elements"], q["scales"], q["zeros"], format, q["group"], q["tensor_scale"], k
+            parts = q["elements"], q["scales"], q["zeros"], None, format, q["group"], q["tensor_scale"], k
             wanted = x.double() @ quantization.dequantize(*parts).double().t()
             for plan in (f"16x128x128 stages=4 {pair}", f"128x128x64 stages=4 {pair} store=tma",
                          f"64x192x64 stages=4 {pair.replace('2', '3')}", f"16x128x128 stages=4 {pair} promote=128",

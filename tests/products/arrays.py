@@ -5,6 +5,7 @@ A text names the number format and the shape ("f32 -" is a single number); what 
     columns apart sparse reversed backwards strided heads turned far one same unaligned swapped
                                 how the array lies in memory (rows contiguous if nothing)
     group=32 zeros nibbles      weights of few bits: steps of k that share a scale, zero points, two elements to a byte
+    minima                      and numbers that are added
     powers                      powers of two, as scales that round nothing
     number                      one of Python's own
     groups                      an operand with an array for each group of a grouped product
@@ -56,8 +57,8 @@ def read(text: str) -> Spec:
     shape = () if sizes == "-" else tuple(map(int, sizes.split("x")))
     group = next((int(x.removeprefix("group=")) for x in words if x.startswith("group=")), 0)
     layout = next((x for x in words if x in LAYOUTS), "rows")
-    unknown = {x for x in words if not x.startswith("group=")} - LAYOUTS - {"zeros", "nibbles", "powers", "groups",
-                                                                           "weights", "number"}
+    unknown = {x for x in words if not x.startswith("group=")} - LAYOUTS - {"zeros", "minima", "nibbles", "powers",
+                                                                           "groups", "weights", "number"}
     assert not unknown, f"{text!r}: {unknown}"
     return Spec(format, shape, layout, group, frozenset(words) - LAYOUTS)
 
@@ -132,17 +133,21 @@ def _scaled(spec: Spec, values: str, seed: int, axis: int) -> Made:
         zeros = rng.integers(0, 2, few).astype(np.uint8 if spec.format[0] == "u" else np.int8)
         wide = wide - np.take(zeros.astype(float), at, axis)
     exact = wide * np.take(scales.astype(float), at, axis)
+    minima = None
+    if "minima" in spec.words:
+        minima = (rng.standard_normal(few) if normal else rng.integers(-2, 3, few)).astype(np.float32)
+        exact = exact + np.take(minima.astype(float), at, axis)
     if "nibbles" in spec.words:
         q = Scaled(stored(pack(np.ascontiguousarray(elements)), spec.layout), scales, zeros, spec.group,
-                   Nibbles(spec.format, -1, spec.shape[-1]))
+                   Nibbles(spec.format, -1, spec.shape[-1]), minima)
     else:
-        q = Scaled(stored(elements, spec.layout), scales, zeros, spec.group)
+        q = Scaled(stored(elements, spec.layout), scales, zeros, spec.group, None, minima)
     return Made(q, exact)
 
 
 def parts(array: Any) -> dict[str, np.ndarray]:
     """The arrays that a scaled one consists of; an array by itself."""
-    names = ("elements", "scales", "zeros")
+    names = ("elements", "scales", "zeros", "minima")
     return {"": array} if isinstance(array, np.ndarray) else {
         name: x for name in names if (x := getattr(array, name, None)) is not None}
 

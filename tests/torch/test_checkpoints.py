@@ -54,6 +54,12 @@ def gguf_q4_1():
     return tw.Scaled(pairs(Q), SCALES, zeros, 32, "u4"), (Q.astype(np.float32) - zeros[:, EACH]) * wide[:, EACH]
 
 
+def gguf_q4_1_with_minima():
+    """The same, the number being what is added."""
+    added, wide = RNG.standard_normal(SCALES.shape).astype(np.float16), SCALES.astype(np.float32)
+    return tw.Scaled(pairs(Q), SCALES, None, 32, "u4", added), Q * wide[:, EACH] + added.astype(np.float32)[:, EACH]
+
+
 def gguf_q8_0():
     q = RNG.integers(-127, 128, (N, K)).astype(np.int8)
     return tw.Scaled(q, SCALES, group=32), q * SCALES.astype(np.float32)[:, EACH]
@@ -100,8 +106,8 @@ def nvfp4():
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("read", [gguf_q4_0, gguf_q4_1, gguf_q8_0, gptq, awq, awq_as_it_lies, compressed_tensors, mxfp4,
-                                  nvfp4], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("read", [gguf_q4_0, gguf_q4_1, gguf_q4_1_with_minima, gguf_q8_0, gptq, awq, awq_as_it_lies,
+                                  compressed_tensors, mxfp4, nvfp4], ids=lambda f: f.__name__)
 def test_layers_of_checkpoints(read):
     weight, numbers = read()
     assert np.array_equal(tw.dequantize(weight), numbers.astype(np.float32))
@@ -114,6 +120,10 @@ def test_layers_of_checkpoints(read):
         assert np.allclose(tw.matmul(x.numpy(), weight, trans_b=True), (layer(x) - bias).numpy(), atol=1e-4)
     if read is not gguf_q4_1:
         assert np.allclose(tw.matmul(x.numpy(), tw.pack(weight.T)), (layer(x) - bias).numpy(), atol=1e-4)
+    order = RNG.permutation(K)
+    ordered = twt.WeightLinear.from_weight(weight, bias, order)
+    assert torch.equal(ordered(x), layer(x[:, order]))
+    assert torch.equal(ordered.dequantized()[:, order], layer.dequantized())
     other = twt.WeightLinear.from_weight(read()[0], torch.zeros(N))
     other.load_state_dict(layer.state_dict())
     assert torch.equal(other(x), layer(x))
@@ -122,13 +132,17 @@ def test_layers_of_checkpoints(read):
 def test_what_is_no_weight():
     (q, _), layer = gguf_q8_0(), twt.WeightLinear.from_weight
 
-    def scaled(elements=pairs(Q), scales=SCALES, zeros=None, nibbles="i4"):  # noqa: B008
-        return lambda: tw.Scaled(elements, scales, zeros, 32, nibbles)
+    def scaled(elements=pairs(Q), scales=SCALES, zeros=None, nibbles="i4", minima=None):  # noqa: B008
+        return lambda: tw.Scaled(elements, scales, zeros, 32, nibbles, minima)
     names = "nibbles must be one of i4, u4, e2m1, or"
     for call, error, words in (
         (lambda: layer(q.T), ValueError, r"weight must be \[outputs, inputs\] with scales along"),
         (lambda: layer(np.ones((2, 2))), TypeError, "weight must be a tilewright.Scaled or Qua"),
         (lambda: layer(q, torch.ones(3)), ValueError, r"bias must have the shape \(16,\), not"),
+        (lambda: layer(q, order=[0, 1]), ValueError, "order must be a permutation of the 128 inputs"),
+        (scaled(zeros=ZEROS.astype("i1"), minima=SCALES), TypeError, "minima must be None beside zero points"),
+        (scaled(nibbles="e2m1", minima=SCALES), TypeError, "minima must be None .* that are no integers"),
+        (scaled(minima=SCALES[:, 1:]), ValueError, "minima must be .* with the shape of scales"),
         (scaled(nibbles="i8"), TypeError, names), (scaled(nibbles=4), TypeError, names),
         (scaled(nibbles=("i4", -1)), TypeError, names),
         (scaled(nibbles=("i4", -1, 99)), ValueError, "elements must have 50 bytes for 99 numbers"),

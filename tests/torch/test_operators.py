@@ -50,7 +50,7 @@ def test_torchs_checks_of_narrow_operators():
     quick = "test_schema", "test_autograd_registration", "test_faketensor"
     opcheck(T.linear_sums.default, (x, w, bias, "silu"), test_utils=quick)
     opcheck(T.quantize_rows.default, (x,), test_utils=quick)
-    opcheck(T.weight_linear.default, (x, s["elements"], s["scales"], s["zeros"], bias, "u4", 32, 1.0))
+    opcheck(T.weight_linear.default, (x, s["elements"], s["scales"], s["zeros"], None, bias, "u4", 32, 1.0))
 
 
 @pytest.mark.parametrize("activation", ops.EPILOGUES)
@@ -153,7 +153,7 @@ def test_what_is_refused():
             call()
     x = rand(3, 64, dtype=F32)
     s = narrow.stored(torch.randn(5, 64), "i8")
-    y = T.weight_linear(x, s["elements"], s["scales"], None, None, "i8", 0, 1.0)
+    y = T.weight_linear(x, s["elements"], s["scales"], None, None, None, "i8", 0, 1.0)
     with pytest.raises(RuntimeError, match="tilewright::weight_linear has no backward pass: layers of narrow weights"):
         y.sum().backward()
 

@@ -56,7 +56,7 @@ def test_the_bits_of_quantize(case, dtype, monkeypatch):
             assert np.array_equal(y, like, equal_nan=True), name
         assert made["tensor_scale"] == getattr(wanted, "tensor_scale", 1.0)
         numbers = quantization.dequantize(
-            made["elements"], made["scales"], made["zeros"], format, group or 0, made["tensor_scale"], x.shape[1])
+            made["elements"], made["scales"], made["zeros"], None, format, group or 0, made["tensor_scale"], x.shape[1])
         assert np.array_equal(numbers.numpy(), tw.dequantize(wanted))
 
 

@@ -115,7 +115,8 @@ def _arrays(b: Any) -> tuple[Any, ...]:
     """The elements, and the arrays beside them in the order of prologues."""
     if type(b) is np.ndarray:
         return (b,)
-    return (b.elements, b.scales) if type(b) is Quantized or b.zeros is None else (b.elements, b.scales, b.zeros)
+    more = () if type(b) is Quantized else (b.zeros, b.minima)
+    return b.elements, b.scales, *(x for x in more if x is not None)
 
 
 def _of(b: Any, a: Array, trans: str, threads: int, epilogue: Any, operands: dict[str, Array]) -> Ready | None:

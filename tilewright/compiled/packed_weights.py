@@ -62,7 +62,8 @@ class PackedWeights:
         """Write a file that tilewright.load reads. OSError if it cannot be written."""
         from tilewright import __version__
         q = self.weights
-        arrays = {name: x for name in ("elements", "scales", "zeros") if (x := getattr(q, name, None)) is not None}
+        arrays = {name: x for name in ("elements", "scales", "zeros", "minima")
+                  if (x := getattr(q, name, None)) is not None}
         index = {"tilewright": __version__, "target": self.target, "kind": type(q).__name__,
                  "format": str(q.format.name), "shape": list(q.shape), "group": getattr(q, "group", 0),
                  "nibbles": getattr(q, "nibbles", None) is not None,
@@ -89,12 +90,12 @@ def pack(b: Any, trans_b: str, target: Any) -> PackedWeights:
     elements, how = q.elements, q.nibbles
     if q.format.name in HALVES and (how is None or how.axis != -1):
         elements, how = packed_bits(q.unpacked()), Nibbles(q.format.name, -1, q.shape[-1])
-    return PackedWeights(Scaled(_copied(elements), _copied(q.scales), None if q.zeros is None else _copied(q.zeros),
-                                q.group, how), target.name)
+    return PackedWeights(Scaled(_copied(elements), _copied(q.scales), _copied(q.zeros), q.group, how,
+                                _copied(q.minima)), target.name)
 
 
 def _copied(x: Any) -> Any:
-    return np.array(x, order="C")
+    return None if x is None else np.array(x, order="C")
 
 
 def pieces(packed: PackedWeights, rows: int) -> list[slice]:
@@ -119,7 +120,7 @@ def _record(index: Any, arrays: dict[str, Any]) -> Any:
         return Quantized(arrays["elements"], arrays["scales"], shape, BLOCK_FORMATS[index["format"]], -1,
                          index["tensor_scale"])
     how = Nibbles(index["format"], -1, shape[-1]) if index["nibbles"] else None
-    found = Scaled(arrays["elements"], arrays["scales"], arrays.get("zeros"), index["group"], how)
+    found = Scaled(arrays["elements"], arrays["scales"], arrays.get("zeros"), index["group"], how, arrays.get("minima"))
     if found.shape != shape or found.format.name != index["format"]:
         raise ValueError("its arrays do not fit its shape and format")
     return found

@@ -99,7 +99,8 @@ class Nibbles(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Scaled(Decodable):
-    """An array of numbers (element - zero point) * scale. Numbers along an axis, or in groups along it, share a scale.
+    """An array of numbers (element - zero point) * scale, or element * scale + minimum. Numbers along an axis, or in
+    groups along it, share a scale.
 
     elements    an array of integers of at most 16 bits, or of floats of smaller range than f32; with `nibbles` uint8
                 that hold two of i4, u4 or e2m1 each
@@ -111,6 +112,8 @@ class Scaled(Decodable):
     nibbles     for bytes with two elements each, neighbours along an axis, the first in the lower half: their format,
                 "i4", "u4" or "e2m1", along the last axis; or (format, axis, length), length being that of the array of
                 numbers along the axis. None: each element has its own byte or more
+    minima      what is added to each number, as in GGUF's Q4_1 and Q4_K: f32, f16 or bf16 (the last two become f32),
+                with the scales' shape, for integer elements without zero points. None: nothing
 
     TypeError and ValueError for other arrays. Elements are not copied. All may be in a GPU's memory (torch,
     CuPy, DLPack); dequantize refuses these.
@@ -121,11 +124,10 @@ class Scaled(Decodable):
     zeros: Array | None = None
     group: int = 0
     nibbles: Nibbles | Any = None
+    minima: Array | None = None
 
     def __post_init__(self) -> None:
-        arrays: dict[str, Any] = {"elements": self.elements, "scales": self.scales}
-        if self.zeros is not None:
-            arrays["zeros"] = self.zeros
+        arrays = {name: x for name, x in self._arrays.items() if x is not None or name in ("elements", "scales")}
         for name, x in arrays.items():
             if not held(x):
                 raise TypeError(f"{name} must be an array, not {type(x).__name__}")
@@ -136,12 +138,13 @@ class Scaled(Decodable):
             scalable(format_of(self.elements, "elements"), "elements")
         else:
             self._check_nibbles(self.nibbles)
-        for name in ("scales", "zeros"):
+        for name in ("scales", "zeros", "minima"):
             if name in arrays and format_of(arrays[name], name).name in ("f16", "bf16"):
                 object.__setattr__(self, name, _in_f32(arrays[name]))
         if format_of(self.scales, "scales").name != "f32":
             raise TypeError(f"scales must be float32, float16 or bfloat16, not {self.scales.dtype}")
         self._check_groups()
+        self._check_minima()
         if self.zeros is None:
             return
         if not isinstance(self.format, Integer):
@@ -164,6 +167,16 @@ class Scaled(Decodable):
         if not -axes <= how.axis < 0 or self.elements.shape[how.axis] != how.bytes:
             raise ValueError(f"elements must have {how.bytes} bytes for {how.length} numbers along axis {how.axis}, "
                              f"and their shape is {tuple(self.elements.shape)}")
+
+    def _check_minima(self) -> None:
+        if self.minima is None:
+            return
+        if self.zeros is not None or not isinstance(self.format, Integer):
+            raise TypeError("minima must be None beside zero points, and beside elements that are no integers: numbers "
+                            "are (element - zero point) * scale or element * scale + minimum")
+        if format_of(self.minima, "minima").name != "f32" or tuple(self.minima.shape) != tuple(self.scales.shape):
+            raise ValueError(f"minima must be float32, float16 or bfloat16 with the shape of scales, "
+                             f"{tuple(self.scales.shape)}, not {self.minima.dtype} of {tuple(self.minima.shape)}")
 
     def _check_groups(self) -> None:
         shape, scales = self.shape, tuple(self.scales.shape)
@@ -201,13 +214,12 @@ class Scaled(Decodable):
     @property
     def plain(self) -> bool:
         """Whether there is a scale for each row, each column or the whole array, without groups and zero points."""
-        return self.axis is None and self.zeros is None and self.nibbles is None
+        return self.axis is None and self.zeros is None and self.nibbles is None and self.minima is None
 
     @property
     def nbytes(self) -> int:
-        """Bytes of elements, scales and zero points."""
-        arrays = (self.elements, self.scales, *(() if self.zeros is None else (self.zeros,)))
-        return sum(math.prod(x.shape) * format_of(x).itemsize for x in arrays)
+        """Bytes of elements, scales, zero points and minima."""
+        return sum(math.prod(x.shape) * format_of(x).itemsize for x in self._arrays.values() if x is not None)
 
     @property
     def T(self) -> Scaled:
@@ -225,7 +237,7 @@ class Scaled(Decodable):
 
     @property
     def _arrays(self) -> dict[str, Any]:
-        return {"elements": self.elements, "scales": self.scales, "zeros": self.zeros}
+        return {name: getattr(self, name) for name in ("elements", "scales", "zeros", "minima")}
 
     def __getitem__(self, key: Any) -> Scaled:
         """By integers and slices, with the scales that belong to what is left; along an axis with groups by slices of
@@ -259,6 +271,8 @@ class Scaled(Decodable):
             if self.zeros is not None:
                 numbers -= self._spread(self.zeros).astype(dtype)
             numbers *= self._spread(self.scales).astype(dtype, copy=False)
+            if self.minima is not None:
+                numbers += self._spread(self.minima).astype(dtype, copy=False)
         return numbers
 
     def _spread(self, x: Array) -> Array:
@@ -270,6 +284,7 @@ class Scaled(Decodable):
 
     def __repr__(self) -> str:
         more = f", groups of {self.group}" * (self.axis is not None) + ", zero points" * (self.zeros is not None)
+        more += ", minima" * (self.minima is not None)
         return (f"Scaled({self.format}, shape={self.shape}, scales={tuple(self.scales.shape)}{more}, "
                 f"{self.nbytes} bytes)")
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from tilewright.expressions import HALVES
+from tilewright.formats import FORMATS, Integer
 from tilewright.plans import prologues
 from tilewright.plans.words import BY_NAME
 
@@ -81,6 +82,11 @@ def asides(shape: Shape, by_columns: bool = False) -> list[Aside]:
     return [Aside(x.format, "0" if x.group == 1 else along, x.group) for x in prologues.read(shape.prologue_b).reads]
 
 
+def minima(beside: list[Aside]) -> bool:
+    """Whether floats are added to numbers: what lies beside scales and is no zero point."""
+    return any(not isinstance(FORMATS[x.format], Integer) for x in beside[1:])
+
+
 def in_table(source: str, x: Aside) -> bool:
     """Whether bf16 holds elements times such scales, which a table of 16 numbers then has."""
     return source == "e2m1x2" and x.format == "e8m0" and x.step == "1" and x.group == 32
@@ -89,12 +95,13 @@ def in_table(source: str, x: Aside) -> bool:
 def in_blocks(source: str, beside: list[Aside]) -> bool:
     """Whether weights of this format are decoded block by block (kernels/cpu/weight_blocks.py) with such scales and
     zero points: of all of k, of groups of BLOCK steps, or of 32 steps and in the table."""
-    return source in BLOCKS and all(x.step == "0" or x.group % BLOCK == 0 or in_table(source, x) for x in beside)
+    return source in BLOCKS and not minima(beside) and all(
+        x.step == "0" or x.group % BLOCK == 0 or in_table(source, x) for x in beside)
 
 
 def in_registers(source: str, beside: list[Aside]) -> bool:
     """Whether pairs of bf16 are decoded from two elements to a byte with them: alone, or scales side by side."""
-    return source.endswith(HALVES) and all(
+    return source.endswith(HALVES) and not minima(beside) and all(
         x.step == "0" or x.group % BLOCK == 0 or (x.step == "1" and at == 0 and BLOCK % x.group == 0)
         for at, x in enumerate(beside))
 

@@ -36,9 +36,10 @@ STEPS = 16              # of k, of multiples of which a scale may be that is rea
 
 
 class Form(NamedTuple):
-    """(element - zero) * scale, as weights have it: the names of parameters, "" for what is not there."""
+    """(element - zero) * scale + minimum, as weights have it: the names of parameters, "" for what is not there."""
     scale: str = ""
     zero: str = ""
+    minimum: str = ""
 
 
 def form_of(expression: Expression) -> Form | None:
@@ -48,6 +49,7 @@ def form_of(expression: Expression) -> Form | None:
     value: Any = first
     zero: Any = ""
     scale: Any = ""
+    minimum: Any = ""
     if lines and lines[0][0] == "sub" and lines[0][1][0] == value and lines[0][1][1] in names:
         (_, (_, zero)), *lines = lines
         value = 0
@@ -58,9 +60,12 @@ def form_of(expression: Expression) -> Form | None:
         scale, = (x for x in lines[0][1] if x != value) if lines[0][1].count(value) == 1 else ("",)
         lines = lines[1:]
         value = len(expression.lines) - 1
-    if lines or expression.results[0].operand != value or names != {zero, scale} - {""}:
+    elif lines and not zero and lines[0][0] == "fma" and lines[0][1][0] == value:
+        (_, (_, scale, minimum)), *lines = lines
+        value = len(expression.lines) - 1
+    if lines or expression.results[0].operand != value or names != {zero, scale, minimum} - {""}:
         return None
-    return Form(scale, zero)
+    return Form(scale, zero, minimum)
 
 
 @lru_cache(maxsize=256)
@@ -163,7 +168,8 @@ def paired(text: str) -> float:
     float before. What may follow is (element - zero) * scale, as of weights."""
     prologue = read(text)
     most = 2 + (prologue.kind == "float")
-    plain = prologue.result in ("bf16", "f16") and len(prologue.expression.lines) <= most
+    plain = prologue.result in ("bf16", "f16") and len(prologue.expression.lines) <= most and not any(
+        line.operation == "fma" for line in prologue.expression.lines)
     return PAIRED.get(prologue.source, 0.0) if plain else 0.0
 
 

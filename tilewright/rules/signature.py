@@ -14,6 +14,7 @@ from tilewright.formats import Quantized, Scaled
 
 NUMBERS = bool, int, float
 DECODED = Scaled, Quantized
+BESIDE = "zeros", "minima"              # what a Scaled may have beside its scales
 operand = "operands[{!r}]".format       # the name in messages of an array that functions read
 
 
@@ -28,9 +29,10 @@ def signature(a: Any, b: Any, operands: Mapping[str, Any] | None = None, scale_a
             if type(x) is Quantized:
                 described += x.format.name, x.shape, x.axis, repr(x.tensor_scale)
                 continue
-            described += x.group, x.nibbles
-            if x.zeros is not None:
-                arrays[f"{name}.zeros"] = x.zeros
+            described += x.group, x.nibbles, x.minima is None
+            for part in BESIDE:
+                if getattr(x, part) is not None:
+                    arrays[f"{name}.{part}"] = getattr(x, part)
         else:
             arrays[name] = x
             described.append(None)
@@ -54,7 +56,7 @@ def stored(x: Any, arrays: Mapping[str, Any], name: str) -> Any:
     if type(x) not in DECODED:
         return arrays[name]
     parts = {"elements": arrays[name], "scales": arrays[f"{name}.scales"]}
-    return replace(x, **parts, **({"zeros": arrays[f"{name}.zeros"]} if f"{name}.zeros" in arrays else {}))
+    return replace(x, **parts, **{part: arrays[f"{name}.{part}"] for part in BESIDE if f"{name}.{part}" in arrays})
 
 
 def substituted(call: Any, arrays: Mapping[str, Any], outs: Sequence[Any]) -> Any:

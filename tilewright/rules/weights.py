@@ -3,6 +3,7 @@ them.
 
     b * s           symmetric, and block-scaled
     (b - z) * s     with zero points
+    b * s + m       with minima
 
 So matmul(x, w) is the product of x and dequantize(w), decoded on the way, by any engine that takes prologues. Only
 dtypes and shapes are read.
@@ -25,7 +26,7 @@ from tilewright.plans.prologues import MOST, STEPS
 from tilewright.rules import arguments, prologues, scaling
 from tilewright.rules.call import Call
 
-NAMES = {"scales": OWN + "scale_{}", "zeros": OWN + "zero_{}"}      # of operands, by role
+NAMES = {"scales": OWN + "scale_{}", "zeros": OWN + "zero_{}", "minima": OWN + "minimum_{}"}  # of operands, by role
 FLOATS = tuple(get(name).dtype for name in ("f32", "bf16", "f16"))
 
 
@@ -35,7 +36,7 @@ class Weights(NamedTuple):
     source: str  # of elements: a format, with HALVES if two share a byte
     shape: tuple[int, ...]
     elements: Any  # bytes, or elements of this format; with HALVES the stride along k or across is that of bytes
-    beside: dict[str, Any]  # "scales" and "zeros"
+    beside: dict[str, Any]  # "scales", and "zeros" or "minima"
     group: int
     factor: float = 1.0  # of all numbers
     halves: int | None = None  # the axis along which two elements share a byte
@@ -77,7 +78,7 @@ def weights_of(q: Any, trans: str, role: str) -> Weights | None:
         if q.axis not in (None, axis if trans == "n" else -3 - axis):
             raise ValueError(f"the groups of {role} must be along k, axis {axis if trans == 'n' else -3 - axis} of it, "
                              f"but they are along axis {q.axis}: quantize(x, ..., axis=...), or trans_{role}")
-        beside = {name: x for name, x in (("scales", q.scales), ("zeros", q.zeros)) if x is not None}
+        beside = {name: x for name in NAMES if (x := getattr(q, name)) is not None}
         how = q.nibbles
         found = Weights(q.format.name + HALVES * (how is not None), q.shape, q.elements, beside, q.group,
                         halves=how.axis if how else None)
@@ -175,17 +176,20 @@ def decoding_of(w: Weights, role: str, result: str) -> Prologue:
     names = {kind: NAMES[kind].format(role) for kind in w.beside}
     source = w.source.removesuffix(HALVES)
     zero = kind_of(format_of(w.beside["zeros"]).name) if "zeros" in names else ""
-    e = expression(source, role, zero) if names else traced(
+    e = expression(source, role, zero, "minima" in names) if names else traced(
         lambda x: x, ((ELEMENT, kind_of(source)),), f"prologue_{role}")
     beside = tuple(Aux(name, format_of(w.beside[kind]).name, *_place(w, kind)) for kind, name in names.items())
     return checked_prologue(e, beside, w.source, result, f"prologue_{role}")
 
 
-def expression(source: str, role: str, zero: str) -> Expression:
-    """The expression of an element, its scale and its zero point, which is of this kind ("": there is none)."""
+def expression(source: str, role: str, zero: str, minimum: bool = False) -> Expression:
+    """The expression of an element, its scale and its zero point, which is of this kind ("": there is none), or its
+    minimum."""
     names = {kind: name.format(role) for kind, name in NAMES.items()}
-    kinds = [(ELEMENT, kind_of(source)), (names["scales"], "float"), *[(names["zeros"], zero)]*bool(zero)]
-    decoded: Any = (lambda x, s, z: (x - z) * s) if zero else lambda x, s: x * s
+    kinds = [(ELEMENT, kind_of(source)), (names["scales"], "float"), *[(names["zeros"], zero)]*bool(zero),
+             *[(names["minima"], "float")]*minimum]
+    decoded: Any = (lambda x, s, z: (x - z) * s) if zero else (lambda x, s, m: x * s + m) if minimum else (
+        lambda x, s: x * s)
     return traced(decoded, tuple(kinds), f"prologue_{role}", len(kinds))
 
 

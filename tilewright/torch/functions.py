@@ -97,13 +97,13 @@ def scaled_mm(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tens
     return call(narrow.scaled_mm_operator, (a, b, scale_a, scale_b, bias, out_dtype), tensors, how)
 
 
-def weight_linear(x: Tensor, elements: Tensor, scales: Tensor, zeros: Tensor | None, bias: Tensor | None, format: str,
-                  group: int, tensor_scale: float) -> Tensor:
+def weight_linear(x: Tensor, elements: Tensor, scales: Tensor, zeros: Tensor | None, minima: Tensor | None,
+                  bias: Tensor | None, format: str, group: int, tensor_scale: float) -> Tensor:
     """x @ weight.T + bias of a weight in few bits, as WeightLinear has it: see narrow.stored. In x's dtype; without a
     backward pass."""
-    how = "weight", zeros is None, bias is None, format, group, tensor_scale
-    tensors = tuple(t for t in (x, elements, scales, zeros, bias) if t is not None)
-    return call(narrow.weight_linear_operator, (x, elements, scales, zeros, bias, *how[3:]), tensors, how)
+    how = "weight", zeros is None, minima is None, bias is None, format, group, tensor_scale
+    given = x, elements, scales, zeros, minima, bias
+    return call(narrow.weight_linear_operator, (*given, *how[4:]), tuple(t for t in given if t is not None), how)
 
 
 def fp8_linear(x: Tensor, weight: Tensor, scales: Tensor, bias: Tensor | None) -> Tensor:

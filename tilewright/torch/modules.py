@@ -120,6 +120,8 @@ class WeightLinear(_Narrow):
     elements: Tensor
     scales: Tensor
     zeros: Tensor | None
+    minima: Tensor | None
+    order: Tensor | None
 
     @classmethod
     def from_linear(cls, linear: nn.Linear, kind: str = "int8", *, group: int | None = None, zero_points: bool = False
@@ -137,32 +139,42 @@ class WeightLinear(_Narrow):
         with torch.no_grad():
             made = narrow.stored(linear.weight, format, group or usual, zero_points)
         arrays = {name: made.pop(name) for name in ("elements", "scales", "zeros")}
-        return cls(linear.in_features, linear.out_features, {"kind": kind, **made}, **arrays, bias=linear.bias)
+        return cls(linear.in_features, linear.out_features, {"kind": kind, **made}, **arrays, minima=None, order=None,
+                   bias=linear.bias)
 
     @classmethod
-    def from_weight(cls, weight: Quantized | Scaled, bias: Tensor | None = None) -> WeightLinear:
+    def from_weight(cls, weight: Quantized | Scaled, bias: Tensor | None = None, order: Any = None) -> WeightLinear:
         """A layer of a weight that is quantised already, as a checkpoint has it: a tilewright.Scaled or Quantized
-        [outputs, inputs] in the host's memory, with scales along its last axis. docs/torch.md shows how the usual files
-        are read.
+        [outputs, inputs] in the host's memory, with scales along its last axis. docs/checkpoints.md shows how the usual
+        files are read.
+
+        order   which input of the layer each input of the weight is, integers [inputs], where they are in another order
+                (GPTQ's act-order): a permutation. None: the same
         """
         made = narrow.taken(weight)
+        if order is not None:
+            order = torch.as_tensor(order).to(torch.int64)
+            if not torch.equal(order.sort().values, torch.arange(weight.shape[1])):
+                raise ValueError(f"order must be a permutation of the {weight.shape[1]} inputs")
         if bias is not None and tuple(bias.shape) != weight.shape[:1]:
             raise ValueError(f"bias must have the shape {weight.shape[:1]}, not {tuple(bias.shape)}")
-        arrays = {name: made.pop(name) for name in ("elements", "scales", "zeros")}
-        return cls(weight.shape[1], weight.shape[0], {"kind": "weight", **made}, **arrays, bias=bias)
+        arrays = {name: made.pop(name) for name in ("elements", "scales", "zeros", "minima")}
+        return cls(weight.shape[1], weight.shape[0], {"kind": "weight", **made}, **arrays, order=order, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[-1] != self.in_features:
             raise ValueError(f"x {tuple(x.shape)} must have {self.in_features} numbers along its last axis")
         how = self.saved
-        return functions.weight_linear(x, self.elements, self.scales, self.zeros, self.bias, how["format"],
+        x = x if self.order is None else x.index_select(-1, self.order)
+        return functions.weight_linear(x, self.elements, self.scales, self.zeros, self.minima, self.bias, how["format"],
                                        how["group"], how["tensor_scale"])
 
     def dequantized(self) -> Tensor:
         """The weight in f32, on the layer's device."""
         how = self.saved
-        return quantization.dequantize(self.elements, self.scales, self.zeros, how["format"], how["group"],
+        made = quantization.dequantize(self.elements, self.scales, self.zeros, self.minima, how["format"], how["group"],
                                        how["tensor_scale"], self.in_features)
+        return made if self.order is None else made[:, self.order.argsort()]
 
 
 Skip = Iterable[str] | Callable[[str, nn.Module], bool]

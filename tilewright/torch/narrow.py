@@ -165,7 +165,7 @@ def taken(weight: Quantized | Scaled) -> dict[str, Any]:
                          f"{weight.shape} with scales along axis {weight.axis}: weight.T may be")
     n, k = weight.shape
     if isinstance(weight, Quantized):
-        arrays = {"elements": weight.elements, "scales": weight.scales, "zeros": None}
+        arrays = {"elements": weight.elements, "scales": weight.scales, "zeros": None, "minima": None}
         more = {"format": weight.format.name, "group": 0, "tensor_scale": weight.tensor_scale}
     else:
         name, count = weight.format.name, weight.scales.shape[1]
@@ -176,7 +176,7 @@ def taken(weight: Quantized | Scaled) -> dict[str, Any]:
         if name in HALVES and (how is None or how.axis != -1):
             elements = formats.pack(weight.unpacked())
         arrays = {"elements": elements, **{part: x if x is None else np.broadcast_to(x, (n, count)) for part, x in (
-            ("scales", weight.scales), ("zeros", weight.zeros))}}
+            ("scales", weight.scales), ("zeros", weight.zeros), ("minima", weight.minima))}}
         more = {"format": name, "group": weight.group if count > 1 else 0, "tensor_scale": 1.0}
     made = {name: None if x is None else tensors.tensor(np.require(x, requirements=["C", "W"]))
             for name, x in arrays.items()}
@@ -185,19 +185,19 @@ def taken(weight: Quantized | Scaled) -> dict[str, Any]:
     return made | more
 
 
-def as_weight(elements: Tensor, scales: Tensor, zeros: Tensor | None, format: str, group: int, tensor_scale: float,
-              k: int) -> Quantized | Scaled:
+def as_weight(elements: Tensor, scales: Tensor, zeros: Tensor | None, minima: Tensor | None, format: str, group: int,
+              tensor_scale: float, k: int) -> Quantized | Scaled:
     """What `stored` has stored, in the same memory."""
-    elements, scales, zeros = (x if x is None or x.is_cuda else tensors.array(x, name) for name, x in (
-        ("elements", elements), ("scales", scales), ("zeros", zeros)))
+    elements, scales, zeros, minima = (x if x is None or x.is_cuda else tensors.array(x, name) for name, x in (
+        ("elements", elements), ("scales", scales), ("zeros", zeros), ("minima", minima)))
     if format in formats.BLOCK_FORMATS:
         return Quantized(elements, scales, (elements.shape[0], k), formats.block_format(format), -1, tensor_scale)
     halves = Nibbles(format, -1, k) if format in HALVES else None      # also of one input, which has a byte of its own
-    return Scaled(elements, scales, zeros, group, halves)
+    return Scaled(elements, scales, zeros, group, halves, minima)
 
 
-def _check_weight(x: Tensor, elements: Tensor, scales: Tensor, zeros: Tensor | None, bias: Tensor | None,
-                  *_: Any) -> tuple[torch.dtype, tuple[int, ...]]:
+def _check_weight(x: Tensor, elements: Tensor, scales: Tensor, zeros: Tensor | None, minima: Tensor | None,
+                  bias: Tensor | None, *_: Any) -> tuple[torch.dtype, tuple[int, ...]]:
     if x.dtype not in FLOATS:
         raise TypeError(f"x must be one of {', '.join(map(str, FLOATS))}, not {x.dtype}")
     if x.dim() < 1 or elements.dim() != 2:
@@ -207,11 +207,11 @@ def _check_weight(x: Tensor, elements: Tensor, scales: Tensor, zeros: Tensor | N
     return x.dtype, (*x.shape[:-1], elements.shape[0])
 
 
-def _weight_linear(x: Tensor, elements: Tensor, scales: Tensor, zeros: Tensor | None, bias: Tensor | None, format: str,
-                   group: int, tensor_scale: float) -> Tensor:
-    _, shape = _check_weight(x, elements, scales, zeros, bias)
+def _weight_linear(x: Tensor, elements: Tensor, scales: Tensor, zeros: Tensor | None, minima: Tensor | None,
+                   bias: Tensor | None, format: str, group: int, tensor_scale: float) -> Tensor:
+    _, shape = _check_weight(x, elements, scales, zeros, minima, bias)
     rows = rows_of(x)
-    weight: Any = as_weight(elements, scales, zeros, format, group, tensor_scale, x.shape[-1])
+    weight: Any = as_weight(elements, scales, zeros, minima, format, group, tensor_scale, x.shape[-1])
     if rows.shape[0] <= MOST and not x.is_cuda:
         return _by_few_rows(rows, weight, None, bias, x.dtype).view(shape)
     operands: dict[str, Any] = {} if bias is None else {"bias": bias}
@@ -225,18 +225,18 @@ def _weight_linear(x: Tensor, elements: Tensor, scales: Tensor, zeros: Tensor | 
 
 
 weight_linear_operator = define(
-    "weight_linear(Tensor x, Tensor elements, Tensor scales, Tensor? zeros, Tensor? bias, str format, int group, "
-    "float tensor_scale) -> Tensor", _weight_linear, shaped(_check_weight), repeated=5)
+    "weight_linear(Tensor x, Tensor elements, Tensor scales, Tensor? zeros, Tensor? minima, Tensor? bias, str format, "
+    "int group, float tensor_scale) -> Tensor", _weight_linear, shaped(_check_weight), repeated=6)
 
 
 def _weight_linear_tangent(inputs: Any, tangents: Any, output: Tensor) -> Any:
     """The tangent by those of x and of the bias; RuntimeError for those of scales."""
-    of_x, of_elements, of_scales, of_zeros, of_bias, *_ = tangents
-    if not of_elements is of_scales is of_zeros is None:
+    of_x, *of_weight, of_bias = tangents[:6]
+    if any(x is not None for x in of_weight):
         raise RuntimeError(f"tilewright::weight_linear has no forward-mode derivative by the weight: {HERE}")
     if of_x is None:
         return of_bias.expand(output.shape)
-    return weight_linear_operator(of_x, *inputs[1:4], of_bias, *inputs[5:])
+    return weight_linear_operator(of_x, *inputs[1:5], of_bias, *inputs[6:])
 
 
 refuse_gradients(weight_linear_operator, HERE, _weight_linear_tangent)

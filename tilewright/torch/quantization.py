@@ -190,8 +190,8 @@ def _e4m3(x: Tensor) -> Tensor:
 # ---- and back
 
 
-def dequantize(elements: Tensor, scales: Tensor, zeros: Tensor | None, format: str, group: int, tensor_scale: float,
-               k: int) -> Tensor:
+def dequantize(elements: Tensor, scales: Tensor, zeros: Tensor | None, minima: Tensor | None, format: str, group: int,
+               tensor_scale: float, k: int) -> Tensor:
     """The weight [n, k] in f32, as tilewright.dequantize has it."""
     n, on = len(elements), elements.device
     block = formats.block_format(format) if format in formats.BLOCK_FORMATS else None
@@ -208,6 +208,7 @@ def dequantize(elements: Tensor, scales: Tensor, zeros: Tensor | None, format: s
         if zeros is not None:
             numbers = numbers - zeros[rows].float()[..., None]
         numbers = numbers * (s if spread is None else spread[s.int()])[..., None]
+        numbers = numbers if minima is None else numbers + minima[rows][..., None]
         made = numbers.view(len(x), -1)[:, :k]
         out[rows] = made if tensor_scale == 1 else made * tensor_scale
     return out

@@ -126,6 +126,9 @@ WEIGHTS = [
     *(weights("f32", m, 260, 200, b, trans, call="packed") for b in (
         "u4 group=64 zeros nibbles", "nvfp4", "i4 group=32 nibbles", "mxfp4", "i8 weights") for m in (1, 40)
       for trans in (False, True)),
+    *(weights(x, m, 260, 70, b, trans, call=call) for b, trans in (
+        ("u4 group=32 nibbles minima", True), ("i8 group=16 minima", False), ("u8 weights minima", True))
+      for x, m, call in (("f32", 1, "matmul"), ("bf16", 3, "packed"), ("f32", 33, "matmul"))),
     # by kernels of GPUs that decode as they read, by passes, with copies in flight
     *(weights(x, m, k, n, b, trans, NARROW, on=HOPPER, launches=1, kernel=kernel) for x, m, k, n, b, trans, kernel in (
         ("bf16", 9, 288, 24, "i4 group=32 nibbles zeros", True, ""),
@@ -136,6 +139,7 @@ WEIGHTS = [
               ("bf16", 3, 96, 24, "u4 group=16 nibbles zeros", True, "gemv"),
         ("bf16", 8, 96, 24, "i4 group=16 nibbles zeros", True, "gemv"),
               ("bf16", 9, 96, 24, "i4 group=16 nibbles zeros", True, ""),
+        ("bf16", 3, 96, 24, "u4 group=32 nibbles minima", True, ""), ("f32", 9, 96, 24, "u8 group=16 minima", True, ""),
         ("f16", 1, 96, 24, "u4 group=16 nibbles zeros", True, "gemv"), ("bf16", 1, 96, 24, "i8 weights", True, ""),
         ("f32", 2, 96, 24, "u8 weights zeros", False, ""), ("f16", 16, 96, 24, "i8 weights", True, ""),
         ("bf16", 20, 96, 24, "i8 weights", True, ""), ("bf16", 9, 96, 24, "mxfp4", True, ""),
@@ -158,6 +162,7 @@ WEIGHTS = [
           (24, 128, 128, "i8 group=64", "24x64x64 stages=3 warpgroups=1"),
           (40, 192, 136, "i4 group=32 nibbles", "40x128x64 stages=3 warpgroups=2"),
           (40, 256, 136, "u4 group=128 zeros nibbles", "40x64x128 stages=2 warpgroups=1"),
+          (40, 256, 136, "u4 group=32 minima nibbles", "40x64x128 stages=2 warpgroups=1"),
           (33, 128, 72, "mxfp4", "40x64x64 stages=3 warpgroups=1"),
           (33, 128, 72, "nvfp4", "40x64x64 stages=3 warpgroups=1"),
           (16, 256, 72, "mxfp8", "16x64x128 stages=2 warpgroups=1"),

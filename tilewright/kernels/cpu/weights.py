@@ -1,4 +1,5 @@
-"""Few rows of C by weights of few bits, (element - zero point) * scale, read once where they are, decoded in registers.
+"""Few rows of C by weights of few bits, (element - zero point) * scale or element * scale + minimum, read once where
+they are, decoded in registers.
 
     emit_stream     rows of B are contiguous, [k, n]
     emit_dots       columns of B are contiguous: they are rows of A of the exchanged product, [n, k]
@@ -7,6 +8,7 @@ They take the places of skinny.emit_stream and emit_dots for a prologue of this 
 their jobs. Elements are added up by themselves and a sum is multiplied by the scale that they share:
 
     C[i, j] = sum over groups of (sum over the group's p of x[i, p] * (element[p, j] - zero)) * scale
+                                 + (sum over the group's p of x[i, p]) * minimum
 
 Beside a multiply-add for each row, V weights take a load and a conversion of bytes (two or three instructions), or,
 two to a byte (SOURCE i4x2), a load, a shift and a look-up in a table of f32, a register: VPERMPS takes the
@@ -55,8 +57,8 @@ class Weights:
         where = SimpleNamespace(beside=beside, index=index)
         names = [name for name, _ in Expression.read(prepare.EXPRESSION).parameters[1:]]
         read = {name: Beside(k, where, word, at) for at, (name, word) in enumerate(zip(names, prepare.READ))}
-        self.scale, self.zero = read.get(form.scale), read.get(form.zero)
-        self.group = gcd(*(x.GROUP for x in (self.scale, self.zero) if x and x.STEP != "0"))   # 0: all of k
+        self.scale, self.zero, self.minimum = (read.get(x) for x in form)
+        self.group = gcd(*(x.GROUP for x in (self.scale, self.zero, self.minimum) if x and x.STEP != "0"))  # 0: all
         self.order = [e//2 + e % 2 * 8 for e in range(16)] if self.halves and self.V == 16 else []
         self.back = [self.order.index(e) for e in range(16)] if self.order else []
         if self.halves:
@@ -118,7 +120,8 @@ class Decoded(Dots):
         self.w = w = Weights(k, target, SOURCE, PROLOGUE, g.a_beside, g.index)
         self.LEFT = V = w.V
         CHUNK = max(x for x in range(V, DEEPEST*V + 1, V) if w.group % x == 0)
-        self.fixed = [x and x.STEP == "0" for x in (w.scale, w.zero)]
+        self.fixed = [x and x.STEP == "0" for x in (w.scale, w.zero, w.minimum)]
+        self.at_end = w.scale is not None and self.fixed[0] and w.minimum is None
         super().__init__(k, g, Out(k, g.c.view(g.rsc, g.csc), g.alpha, g.beta), vec(f32, V), CHUNK, target.line)
 
     def place(self, p: Value | int) -> Any:
@@ -130,18 +133,20 @@ class Decoded(Dots):
 
     def begin(self, s: SimpleNamespace) -> None:
         s.start = [self.beside(s, x, 0) if x and fixed else [None]*s.ROWS
-                   for x, fixed in zip((self.w.scale, self.w.zero), self.fixed)]
+                   for x, fixed in zip((self.w.scale, self.w.zero, self.w.minimum), self.fixed)]
 
     def add(self, s: SimpleNamespace, p: Value, count: Value | None) -> None:
         k, w, V, acc = self.k, self.w, self.w.V, s.acc
-        scales, zeros = (self.beside(s, x, p) if x and not fixed else first
-                         for x, fixed, first in zip((w.scale, w.zero), self.fixed, s.start))
-        grouped = w.scale is not None and not self.fixed[0]
+        scales, zeros, minima = (self.beside(s, x, p) if x and not fixed else first for x, fixed, first in zip(
+            (w.scale, w.zero, w.minimum), self.fixed, s.start))
+        grouped = w.scale is not None and not self.at_end
+        columns: list[Value] = []                   # sums of x, if there are minima
         sums: dict[tuple[int, int], Value] = {} if grouped else {rc: acc[rc] for rc in acc.registers}
         mask = None if count is None else k.lanes_below(count, V)
         for at in range(0, self.STEP if count is None else V, V):
             q = p + at if at else p
             x = [w.ordered(k.load(self.b.at(s.j + c, q), self.VT, 4, mask)) for c in range(s.COLS)]
+            columns = [before + y for before, y in zip(columns, x)] if columns else x if w.minimum else []
             for r, zero in enumerate(zeros):
                 weights = w.values(s.rows[r] + w.byte(q), count)
                 weights = weights if zero is None else weights - zero
@@ -149,9 +154,11 @@ class Decoded(Dots):
                     sums[r, c] = k.fma(weights, column, sums[r, c]) if (r, c) in sums else weights * column
         for (r, c), total in sums.items():
             acc[r, c] = k.fma(total, scales[r], acc[r, c]) if grouped else total
+            if columns:
+                acc[r, c] = k.fma(columns[c], minima[r], acc[r, c])
 
     def total(self, s: SimpleNamespace, r: int, x: Value) -> Value:
-        return x * self.w.scale.one(s.i + r, 0, f32) if self.w.scale is not None and self.fixed[0] else x
+        return x * self.w.scale.one(s.i + r, 0, f32) if self.w.scale is not None and self.at_end else x
 
 
 def emit_dots(target: CpuTarget, dtype: str, ROWS: int, COLS: int, SOURCE: str, PROLOGUE: tuple[Any, ...]) -> Function:
@@ -183,10 +190,12 @@ def emit_stream(target: CpuTarget, dtype: str, ROWS: int, DEPTH: int, SOURCE: st
         """C += A[:, p ... p + DEPTH] @ B[p ... p + DEPTH, j ... end]"""
         held = ROWS*DEPTH <= HELD[32 if target.registers >= 32 else 16]
         a_reg = [[k.broadcast(a[i, p + d], V) for d in range(DEPTH)] for i in range(ROWS)] if held else []
+        rows = [sum((a[i, p + d] for d in range(1, DEPTH)), a[i, p]) for i in range(ROWS)] if w.minimum else []
 
         def columns(jv: Value, count: Value | None) -> None:
             mask = None if count is None else k.lanes_below(count, V)
-            scale, zero = (None if x is None else w.across(x, jv, p, count) for x in (w.scale, w.zero))
+            scale, zero, minimum = (None if x is None else w.across(x, jv, p, count)
+                                    for x in (w.scale, w.zero, w.minimum))
             zero = None if zero is None else w.ordered(zero)
             sums: list[Value] = []
             for d in range(DEPTH):
@@ -200,6 +209,7 @@ def emit_stream(target: CpuTarget, dtype: str, ROWS: int, DEPTH: int, SOURCE: st
                         sums.append(weights * x)
             for i, x in enumerate(sums):
                 before, x = k.load(c.at(i, jv), VT, 4, mask), w.natural(x)
+                before = before if minimum is None else k.fma(minimum, k.broadcast(rows[i], V), before)
                 k.store(c.at(i, jv), before + x if scale is None else k.fma(x, scale, before), 4, mask)
 
         full_end = j + (end - j) // UNIT * UNIT

@@ -3,7 +3,7 @@ multiplied in a temporary (kernels/gpu/prepare.py), whichever the planner expect
 
 Weights of few bits beside an operand of floats have prologues, too, which make numbers of elements as they are stored:
 
-    Scaled      groups, zero points, two elements to a byte: (b - zero) * scale
+    Scaled      groups, zero points, two elements to a byte: (b - zero) * scale, or b * scale + minimum
     Quantized   MX and NV formats: b * scale, of blocks of 32 or 16 along k
 """
 
@@ -41,7 +41,7 @@ Array = NDArray[Any]
 PREPARE = "tilewright.kernels.gpu.prepare:emit_prepare"
 FLOATS = "f32", "bf16", "f16"           # formats of the operand beside a Scaled
 WIDE = "f32", "bf16"                    # and beside a Quantized, which have the range of its scales
-PARTS = "elements", "scales", "zeros"
+PARTS = "elements", *NAMES
 
 
 def inside(run: Run, p: Product, before: Mapping[str, Prepared], result: np.dtype[Any]) -> str:
@@ -181,14 +181,12 @@ def of_scaled(run: Run, call: Call, looks: dict[str, Look]) -> Call:
         if getattr(call, f"scale_{role}") is not None or getattr(call, f"prologue_{role}") is not None:
             raise ValueError(f"{role} is a Scaled, which has its own scales: scale_{role} and prologue_{role} must be "
                              "None with it")
-        x, scales, zeros = (looks.get(role if part == "elements" else f"{role}.{part}") for part in PARTS)
-        assert x is not None
-        assert scales is not None
+        x, parts = looks[role], [part for part in NAMES if f"{role}.{part}" in looks]
         held, length = x.shadow, q.shape
         if q.nibbles:
             held = halves(run, held, q.nibbles.axis)
             held = shadow(address(held), length, held.strides, q.format.dtype, held)
-        shadows = [held, scales.shadow, *([] if zeros is None else [zeros.shadow])]
+        shadows = [held, *(looks[f"{role}.{part}"].shadow for part in parts)]
         axis = q.axis
         if getattr(call, f"trans_{role}") not in ("n", False):
             shadows = [each.swapaxes(-1, -2) for each in shadows]
@@ -206,7 +204,7 @@ def of_scaled(run: Run, call: Call, looks: dict[str, Look]) -> Call:
             shadows[1:] = [np.broadcast_to(each, [1 if i == k + each.ndim else n for i, n in enumerate(
                 shadows[0].shape)]) if each.shape[across] == 1 else each for each in shadows[1:]]
         source = q.format.name + HALVES*bool(q.nibbles)
-        call = _with(call, looks, role, source, kind, group, [*zip(NAMES, shadows[1:])], shadows[0], x.keep)
+        call = _with(call, looks, role, source, kind, group, [*zip(parts, shadows[1:])], shadows[0], x.keep)
     return call
 
 
@@ -265,7 +263,8 @@ def _with(call: Call, looks: dict[str, Look], role: str, source: str, kind: str,
     `group`: steps of k that share numbers of `beside`; 0: all."""
     place = "full" if group else "row" if role == "b" else "column"
     names = [NAMES[part].format(role) for part, _ in beside]
-    e = expression(source.removesuffix(HALVES), role, "int" if len(beside) > 1 else "")
+    parts = {part for part, _ in beside}
+    e = expression(source.removesuffix(HALVES), role, "int" if "zeros" in parts else "", "minima" in parts)
     read = tuple(Aux(name, format_of(x.dtype), place, group or 1) for name, (_, x) in zip(names, beside))
     made = checked_prologue(e, read, source, kind, f"prologue_{role}")
     looks[role] = Look(elements, keep)
