@@ -194,8 +194,7 @@ def emit_stream(target: CpuTarget, dtype: str, ROWS: int, DEPTH: int, SOURCE: st
 
         def columns(jv: Value, count: Value | None) -> None:
             mask = None if count is None else k.lanes_below(count, V)
-            scale, zero, minimum = (None if x is None else w.across(x, jv, p, count)
-                                    for x in (w.scale, w.zero, w.minimum))
+            scale, zero, minimum = (x and w.across(x, jv, p, count) for x in (w.scale, w.zero, w.minimum))
             zero = None if zero is None else w.ordered(zero)
             sums: list[Value] = []
             for d in range(DEPTH):
