@@ -97,8 +97,10 @@ class Weights:
             return k.cast((words >> self.shifts) & splat(k, i32, 15, V), vec(f32, V))
         return k.cast((words << (splat(k, i32, 28, V) - self.shifts)) >> 28, vec(f32, V))
 
-    def across(self, x: Beside, line: Value, p: Value, count: Value | None) -> Value:
-        """V numbers of lines from this one on, of which so many exist, at step p."""
+    def across(self, x: Beside | None, line: Value, p: Value, count: Value | None) -> Value | None:
+        """V numbers of lines from this one on, of which so many exist, at step p; None of None."""
+        if x is None:
+            return None
         loaded = x.load(line, p, self.V, count, False, f32)
         return loaded if loaded.type.length == self.V else self.k.broadcast(loaded, self.V)
 
@@ -194,12 +196,11 @@ def emit_stream(target: CpuTarget, dtype: str, ROWS: int, DEPTH: int, SOURCE: st
 
         def columns(jv: Value, count: Value | None) -> None:
             mask = None if count is None else k.lanes_below(count, V)
-            scale, zero, minimum = (x and w.across(x, jv, p, count) for x in (w.scale, w.zero, w.minimum))
-            zero = None if zero is None else w.ordered(zero)
+            scale, zero, minimum = (w.across(x, jv, p, count) for x in (w.scale, w.zero, w.minimum))
             sums: list[Value] = []
             for d in range(DEPTH):
                 weights = w.values(b.at(p + d, w.byte(jv)), count)
-                weights = weights if zero is None else weights - zero
+                weights = weights if zero is None else weights - w.ordered(zero)
                 for i in range(ROWS):
                     x = a_reg[i][d] if held else k.broadcast(a[i, p + d], V)
                     if d:
