@@ -5,6 +5,7 @@
                    block-scaled formats, mxfp4 and its kin: BLOCK_FORMATS, block_format; promote: the format in which
                    operands of different formats meet
     conversion.py  convert: from any format to any other; pack, unpack: numbers of 2, 4 and 6 bits in whole bytes
+    decodable.py   what the two have in common
     scaled.py      Scaled, an array with a scale per row, per column or for all of it
     quantized.py   Quantized, an array in a block-scaled format; dequantize
     quantization.py  quantize: OCP's rules
