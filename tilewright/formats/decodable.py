@@ -1,5 +1,5 @@
-"""`Decodable`: what arrays with scales (`Scaled`) and block-scaled arrays (`Quantized`) have in common: they stand where
-arrays stand in products, indices and np.asarray.
+"""`Decodable`: what arrays with scales (`Scaled`) and block-scaled arrays (`Quantized`) have in common: they stand
+where arrays stand in products, indices and np.asarray.
 """
 
 from __future__ import annotations
