@@ -21,8 +21,8 @@ from tests.reference_examples import EXAMPLES, FIRST
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference.md"
 
 PARTS = {
-    "Multiply": ("matmul", "gemm", "grouped_matmul", "einsum", "tensordot", "contract", "Reduction", "semiring", "pack",
-                 "Packed", "PackedWeights"),
+    "Multiply": ("matmul", "gemm", "grouped_matmul", "einsum", "tensordot", "contract", "attention", "Reduction",
+                 "semiring", "pack", "Packed", "PackedWeights"),
     "Functions in products": (
         "epilogue", "prologue", "pairs", "where", "minimum", "maximum", "clamp", "relu", "sigmoid", "silu", "gelu",
         "exp", "log", "tanh", "erf", "sqrt", "popcount", *(f"{axis}_{how}" for axis in ("row", "column")

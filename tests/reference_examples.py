@@ -42,6 +42,10 @@ print(tw.tensordot(t, t, ([1, 2], [1, 2])).shape)
 points = np.array([[0, 0], [3, 4]], np.float32)
 print(tw.contract(lambda p, q: (p - q)**2, points, points.T))       # squared distances
 """,
+    "attention": """\
+q, k, v = draw.standard_normal((3, 2, 8, 100, 64), np.float32)       # [sequences, heads, tokens, size]
+print(tw.attention(q, k, v, causal=True, window=(64, 0), bias=lambda score, i, j, head: score - (i - j) * 0.1).shape)
+""",
     "Reduction": """\
 k = 64
 variance = tw.Reduction((0.0, 0.0), step=lambda s, t, p: (s[0] + t, s[1] + t*t),

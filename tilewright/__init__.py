@@ -38,6 +38,7 @@ if "t" in getattr(sys, "abiflags", ""):
                       "docs/install.md says why")
 
 if TYPE_CHECKING:
+    from tilewright.api.attention import attention as attention
     from tilewright.api.packed import pack as pack
     from tilewright.api.semirings import contract as contract
     from tilewright.api.typed import (
@@ -108,6 +109,7 @@ if TYPE_CHECKING:
 # Where each public name lives. No module of the package bears the name of a public function, or importing it would
 # hide the function.
 _HOME = {name: module for module, names in {
+    "tilewright.api.attention": "attention",
     "tilewright.api.builtin": "matmul",
     "tilewright.api.contraction": "einsum tensordot",
     "tilewright.api.grouped": "grouped_matmul",

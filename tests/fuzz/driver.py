@@ -27,7 +27,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 START_S = 300.0  # that a worker may take for its imports
-NAMES = ("products", "beside", "isa", "forks", "caches", "plans", "kernels", "cli", "environments", "promises", "nests")
+NAMES = ("products", "beside", "isa", "forks", "caches", "plans", "kernels", "cli", "environments", "promises", "nests",
+         "attention")
 Case = dict[str, Any]
 
 

@@ -242,6 +242,14 @@ def _exp(k: Any, x: Value) -> Value:
     return p * k.bits_as(n - half << F.mantissa, t) * k.bits_as(half << F.mantissa, t)
 
 
+def exp_below(k: Any, x: Value) -> Value:
+    """e^x of f32 or f64 x <= 0, within 1 ulp; 0 where that is subnormal, and of -inf. Half the instructions of exp: the
+    exponent's bits are 0 from where the result has to be."""
+    F, t = _format(x.type), x.type
+    p, n = _reduced_exp(k, k.max(x, -F.bias * math.log(2)), F.bias)         # a NaN stays
+    return p * _power(k, n, t)
+
+
 def _log(k: Any, x: Value) -> Value:
     """x = m 2^e, m from sqrt(1/2) to sqrt(2); f = m - 1, s = f / (2 + f), log m = f - f^2/2 + s (f^2/2 + ...), which
     is fdlibm's way; e log 2 + f is summed without an error."""

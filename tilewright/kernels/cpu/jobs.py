@@ -100,6 +100,23 @@ SMALL = (                       # the context of kernels/cpu/in_place.py
     "wake_one", "wake_above",                       # from which a thread that sleeps is woken, and all of them
     "dots", "row_dots", "stream",                   # drivers of products with a vector: for one column, or one row
 )
+ATTENTION = (                   # kernels/cpu/attention.py; strides in elements
+    "q_at", "k_at", "v_at", "out_at", "lse_at", "sinks",
+    "reads",                    # READ for each operand of the score function
+    "rows",                     # of each sequence: SEQUENCE
+    "q_scales", "k_scales", "v_scales",             # [sequences, heads], or 0
+    "q_s", "q_h", "q_i", "q_d", "k_s", "k_h", "k_j", "k_d", "v_s", "v_h", "v_j", "v_d", "out_s", "out_h", "out_i",
+    "lse_s", "lse_h", "lse_i", "wants_lse",
+    "sequences", "heads", "kv_heads", "upper", "before", "after",
+    "page", "table", "table_s",                     # keys in a page, 0: not paged; numbers of pages
+    "strips", "blocks", "count",                    # in a task; tasks of a kv head at most; tasks
+    "space", "space_step",                          # of the first thread, and from one thread's to the next one's
+    "claimed",                                      # tasks, 0 at the start
+    "scale",                                        # a f64
+)
+SEQUENCE = ("q_first", "queries", "k_first", "keys")
+READ = ("address", "s", "h", "i", "j")
+UNBOUNDED = 1 << 30             # for `before` and `after` without an end
 PANELS = (*IN_PLACE, "column_step", "driver")       # the job of `panels`: B's columns are so many elements apart
 
 TALL, WIDE = 8, 4               # rows, and vectors of columns, of the tiles in which a pass of its own finishes C

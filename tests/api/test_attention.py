@@ -1,0 +1,90 @@
+"""tw.attention on CPUs: a fixed part of the fuzzer's cases, arguments that are refused, and what its docstring promises
+of special values. `python -m tests.fuzz --only attention` draws more."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.fuzz import driver
+from tests.helpers.attention import checked, expected
+
+CASES = 3
+
+
+@pytest.mark.parametrize("number", range(CASES))
+def test_a_case_of_the_fuzzer(number: int) -> None:
+    fuzzer = driver.find("attention")
+    fuzzer.check(driver.draw(fuzzer, 0, number))
+
+
+def arrays(*shapes: tuple[int, ...]) -> list[np.ndarray]:
+    rng = np.random.default_rng(1)
+    return [rng.normal(size=shape).astype(np.float32) for shape in shapes]
+
+
+def test_rows_that_see_nothing_are_0_and_nan_and_inf_stay_in_their_rows() -> None:
+    q, k, v = arrays((2, 40, 8), (1, 50, 8), (1, 50, 8))
+    hidden = np.ones((40, 50), bool)
+    hidden[7] = False
+    found, lse = tw.attention(q, k, v, bias=hidden, return_lse=True)
+    assert (found[:, 7] == 0).all()
+    assert (lse[:, 7] == -np.inf).all()
+    assert np.isfinite(np.delete(found, 7, 1)).all()
+    q[0, 3], q[1, 4] = np.nan, np.inf
+    found = tw.attention(q, k, v)
+    wrong = np.isnan(found).all(-1)
+    assert wrong.sum() == 2
+    assert wrong[0, 3]
+    assert wrong[1, 4]
+
+
+def test_no_keys_and_no_queries() -> None:
+    q, k, v = arrays((2, 3, 8), (2, 0, 8), (2, 0, 8))
+    found, lse = tw.attention(q, k, v, return_lse=True)
+    assert found.tolist() == np.zeros((2, 3, 8)).tolist()
+    assert (lse == -np.inf).all()
+    assert tw.attention(k, q, q).shape == (2, 0, 8)
+
+
+def test_results_go_where_they_are_asked_for() -> None:
+    q, k, v = arrays((2, 33, 8), (2, 20, 8), (2, 20, 8))
+    want = expected(q, k, v)[0]
+    for out in (np.empty((2, 33, 8), np.float32), np.empty((8, 33, 2), np.float32).T, q):
+        assert tw.attention(q.copy(), k, v, out=out) is out
+        np.testing.assert_allclose(out, want, atol=1e-5)
+    overlapping = k.copy()
+    tw.attention(overlapping, overlapping, overlapping, out=overlapping)
+    np.testing.assert_allclose(overlapping, expected(k, k, k)[0], atol=1e-5)
+
+
+@pytest.mark.parametrize(("how", "error", "text"), [
+    ({"window": -1}, ValueError, "window must be 0 or more keys"),
+    ({"softcap": 0.0}, ValueError, "softcap must be a number above 0"),
+    ({"causal": 3}, ValueError, 'causal must be False, True or "lower right", or "upper left", not 3'),
+    ({"bias": 3}, TypeError, "bias must be an array or a function of (score, i, j, head), not 3"),
+    ({"sinks": np.ones(3)}, ValueError, "sinks must be 2 floats"),
+    ({"bias": np.ones((7, 7))}, ValueError, "bias must broadcast to [sequences, heads, queries, keys], (1, 2, 3, 5)"),
+    ({"bias": lambda score, i, j, head: (score, i)}, TypeError, "bias must return one number"),
+    ({"operands": {"x": np.ones(1)}}, ValueError, "operands must be None unless bias is a function"),
+    ({"out_dtype": "i8"}, TypeError, "out_dtype must be one of f32, f64, f16, bf16, not i8"),
+    ({"k_scale": np.float32(1)}, ValueError, "k_scale must be None unless k and v are e4m3fn or i8"),
+    ({"lengths": np.array([9])}, ValueError, "lengths must be from 0 to 5"),
+    ({"table": np.zeros((1, 1), np.int32)}, ValueError, "lengths must be given where table is"),
+])
+def test_arguments_are_refused_in_a_sentence(how: dict[str, Any], error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=re.escape(text)):
+        checked(*arrays((2, 3, 8), (2, 5, 8), (2, 5, 8)), **how)
+
+
+def test_dtypes_and_shapes_that_do_not_fit() -> None:
+    q, k, v = arrays((2, 3, 8), (2, 5, 8), (2, 5, 8))
+    for given, error in (((q, k[..., :7], v), ValueError), ((q, k[:, :4], v), ValueError),
+                         ((q, k.astype("f8"), v), TypeError), ((q.astype("i4"), k, v), TypeError),
+                         ((q[0, 0], k, v), ValueError)):
+        with pytest.raises(error):
+            tw.attention(*given)

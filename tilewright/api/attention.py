@@ -1,0 +1,82 @@
+"""attention: softmax(score(Q K^T)) V by the engine of the memory that the arrays are in."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tilewright import forks
+from tilewright.api import tensors
+from tilewright.rules import arguments
+from tilewright.rules.attending import Asked, attending, checked_outs
+from tilewright.runtime.gpu.arrays import library_of
+
+
+def attention(q: Any, k: Any, v: Any, *, causal: bool | str = False, window: Any = None, scale: float | None = None,
+              bias: Any = None, operands: dict[str, Any] | None = None, softcap: float | None = None, sinks: Any = None,
+              return_lse: bool = False, q_scale: Any = None, k_scale: Any = None, v_scale: Any = None,
+              q_offsets: Any = None, k_offsets: Any = None, table: Any = None, lengths: Any = None, out: Any = None,
+              out_dtype: Any = None, threads: int | None = None) -> Any:
+    """softmax(score(scale q k^T)) v for each head of each sequence, without the matrix of scores in memory.
+
+    q           [sequences, heads, queries, size], or the last three or two of these axes; any strides
+    k, v        [sequences, kv heads, keys, size] and [..., value size]: query head h reads kv head h // (heads / kv
+                heads), so that there may be fewer (GQA, MQA). f32, f64, f16 or bf16, all three the same; k and v also
+                float8_e4m3fn or int8 beside f32, f16 and bf16; or all three e4m3fn, whose result is bf16
+    causal      True: a query sees no key behind its position. The last query stands beside the last key ("lower
+                right"); with "upper left" the first one stands beside the first key, as torch's is_causal has it
+    window      (before, after), or one number for both: how many keys before and after its position a query sees; None:
+                all of that side
+    scale       of the products; default 1 / sqrt(size)
+    bias        an array that broadcasts to [sequences, heads, queries, keys]: floats, which are added to the scores, or
+                bool, False hiding a key; or a function of (score, i, j, head), traced once with symbols
+                (docs/epilogues.md): the scaled product, the query's position, the key's index, the query's head
+    operands    further parameters of such a function by name: arrays that broadcast like bias
+    softcap     c: scores become c tanh(score / c), before bias
+    sinks       [heads]: one more logit of each head, in the sum alone
+    return_lse  True: a tuple with log(sum(exp(scores))), [..., heads, queries] in f32 (f64)
+    q_scale, k_scale, v_scale   float32 that broadcasts to [sequences, heads] (kv heads): factors of numbers in
+                e4m3fn and int8
+    q_offsets, k_offsets   [sequences + 1]: sequences of any lengths, one after the other along the axis of tokens; q
+                is [heads, all queries, size], k and v likewise, and sequence s is q_offsets[s] to q_offsets[s + 1]
+    table, lengths   a paged cache: k and v are [pages, kv heads, page, size], table [sequences, pages] says which page
+                has keys page * n and on of a sequence, and lengths [sequences] how many keys it has. lengths without
+                table: sequence s has the first lengths[s] of its keys
+    out, out_dtype   where to write the result; its format, f32, f64, f16 or bf16
+    threads     as in tilewright.matmul
+
+    Scores and sums are f32, of f64 operands f64; powers of bf16 operands are rounded to bf16 before they multiply v. A
+    query that sees no key, or whose scores are all -inf, gives 0, and -inf as its lse. A score that is nan or inf makes
+    its row nan; inf or nan in v of keys that a mask hides may do so, too. Results depend on no number of threads.
+
+    Arrays on a CUDA device are used there, by kernels for it; offsets, tables and lengths are there, too, and are not
+    checked. TypeError and ValueError for other arguments, with what is allowed; TracingError, a TypeError, for what a
+    function may not do.
+    """
+    given = {"q": q, "k": k, "v": v, "sinks": sinks, "q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale,
+             "q_offsets": q_offsets, "k_offsets": k_offsets, "table": table, "lengths": lengths}
+    if bias is not None and not callable(bias):
+        given["bias"] = bias
+    given |= {f"operands[{name!r}]": x for name, x in (operands or {}).items()}
+    given = {name: x for name, x in given.items() if x is not None}
+    asked = Asked(causal, window, scale, None if "bias" in given else bias, operands, softcap, return_lse, out_dtype)
+    library = None if type(q) is np.ndarray else library_of(q, k, v)
+    if library is not None:
+        engine = forks.imported("tilewright.runtime.gpu.attention")
+        return engine.attention(library.platform.engine, given, asked, out)
+    return _on_host(given, asked, out, threads)
+
+
+def _on_host(given: dict[str, Any], asked: Asked, out: Any, threads: int | None) -> Any:
+    """The result of arrays in the host's memory, NumPy's or tensors."""
+    as_tensors = tensors.present(*given.values(), out)
+    seen = {name: arguments.operand(tensors.array(x, name), name, least=0) for name, x in given.items()}
+    call = attending(seen, asked)
+    into = checked_outs(tensors.array(out, "out", True), call)
+    result, lse = forks.imported("tilewright.runtime.cpu.attention").attend(call, into, threads)
+    shaped = out if out is not None else result.reshape(call.shape)
+    shaped = tensors.tensor(shaped) if as_tensors and out is None else shaped
+    if lse is None:
+        return shaped
+    logs = lse.reshape(call.shape[:-1])
+    return shaped, tensors.tensor(logs) if as_tensors else logs

@@ -1,0 +1,332 @@
+"""Attention by strips of queries: scores stay in L1, and are never in memory as a matrix.
+
+    task: queries of all heads that share a kv head, `strips` strips of them        claimed by threads
+      Q of each strip: transposed, [size, lanes]
+      for jb: keys, KEYS at a time
+        K, V -> blocks of words in L2
+        for strip:
+          scores[KEYS, lanes] = K Q              tiles of MR keys; scale, score function, mask, running maximum
+          powers = exp(scores - maximum)         in place; sums; bf16: two keys in a word
+          O[value_size, lanes] = O exp(old maximum - maximum) + V powers
+      out = O / sums, transposed back
+
+A block that a strip does not see is passed over; one that it sees whole has no mask. The order of additions to an
+element depends on KEYS alone, not on threads or strips.
+"""
+from __future__ import annotations
+
+import math
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+from zlib import crc32
+
+from tilewright.attention_problem import SCORE, score_of
+from tilewright.formats import FORMATS
+from tilewright.ir import Function, Kernel, Value, f64, i8, i32, i64, ptr, vec
+from tilewright.ir.elementary import exp_below
+from tilewright.kernels.cpu import attention_parts as parts, jobs
+from tilewright.kernels.cpu.attention_parts import Strip, heights, product
+from tilewright.kernels.cpu.packing import transpose
+from tilewright.kernels.cpu.pool import job_fields
+from tilewright.kernels.expression import recorded
+from tilewright.kernels.narrow import memory_type, narrowed
+from tilewright.plans.attention import Layout, Spec
+from tilewright.targets.cpu import CpuTarget
+
+
+def emit_attention(target: CpuTarget, *fields: Any) -> Function:
+    """attention(job, tid): what thread `tid` of any team does; one alone does all tasks. `fields`: of a Spec."""
+    spec = Spec(*fields)
+    named = f"attention_{crc32(repr(spec).encode()):08x}"
+    task = _Task(target, spec, f"{named}_task")
+    k = Kernel(named, noalias=False, job=ptr(i8), tid=i64)
+    job, tid = k.args
+    g = job_fields(k, job, jobs.ATTENTION, i8, space=i8)
+    claimed = (job + jobs.offsets(jobs.ATTENTION)["claimed"]).as_(i64)
+    own = g.space + tid*g.space_step
+    index = k.variable(i64, k.atomic_add(claimed, 1, "monotonic"))
+    with k.while_(lambda: index.get() < g.count):
+        k.call(task.k.function, job, index.get(), own)
+        index.set(k.atomic_add(claimed, 1, "monotonic"))
+    return k.function
+
+
+class _Task:
+    """Records attention_task(job, index, space)."""
+
+    def __init__(self, target: CpuTarget, spec: Spec, name: str) -> None:
+        self.spec, self.s = spec, Strip.on_target(target, spec.WORD)
+        self.at = Layout.on_target(spec, target)
+        s, types = self.s, {"q_at": spec.Q, "k_at": spec.KV, "v_at": spec.KV, "out_at": spec.OUT}
+        self.T, self.VT = s.T, vec(s.T, s.V)
+        self.staged = {"q": parts.emit_stage(target, spec.Q, spec.WORD), "kv": parts.emit_stage(
+            target, spec.KV, spec.WORD)} if spec.Q != spec.KV else dict.fromkeys(
+                ("q", "kv"), parts.emit_stage(target, spec.Q, spec.WORD))
+        self.pair = parts.emit_pair(target) if s.PARTS == 2 else None
+        self.score = score_of(spec.SCORE) if spec.SCORE else None
+        kinds = dict(self.score.expression.parameters) if self.score else {}
+        self.reads = [(x, "i32" if kinds[x.name] != "float" else "f64" if s.T is f64 else "f32")
+                      for x in (self.score.reads if self.score else ())]
+        of_reads = {(x.format, word): parts.emit_stage(target, x.format, word) for x, word in self.reads
+                    if (x.format, word) not in ((spec.Q, spec.WORD), (spec.KV, spec.WORD))}
+        self.of_reads = {(spec.Q, spec.WORD): self.staged["q"], (spec.KV, spec.WORD): self.staged["kv"], **of_reads}
+        k = self.k = Kernel(name, noalias=False, job=ptr(i8), index=i64, space=ptr(i8))
+        job, self.index, self.space = k.args
+        self.g = job_fields(k, job, jobs.ATTENTION, s.T, **{x: memory_type(y) for x, y in types.items()}, lse_at=s.T,
+                            sinks=s.T, reads=i64, rows=i64, q_scales=s.T, k_scales=s.T, v_scales=s.T, table=i64)
+        self.scale = k.cast(k.field(job, jobs.offsets(jobs.ATTENTION)["scale"], f64), s.T)
+        self.record()
+
+    def record(self) -> None:
+        k, g, s = self.k, self.g, self.s
+        per_block = g.sequences * g.kv_heads
+        block, place = g.blocks - 1 - self.index // per_block, self.index % per_block
+        self.sequence, self.kv_head = place // g.kv_heads, place % g.kv_heads
+        row = g.rows + self.sequence * len(jobs.SEQUENCE)
+        self.q_first, self.queries, self.k_first, self.keys = (row[x] for x in range(len(jobs.SEQUENCE)))
+        self.group = g.heads // g.kv_heads
+        self.shift = k.select(g.upper != 0, 0, self.keys - self.queries)
+        rows = self.group * self.queries
+        self.first = block * (g.strips * s.LANES)
+        with k.when(self.first < rows):
+            self.last_row = rows - 1
+            strips = k.min(g.strips, k.ceil_div(rows - self.first, s.LANES))
+            self.low, self.high = k.variable(i64, jobs.UNBOUNDED), k.variable(i64, -jobs.UNBOUNDED)
+            with k.loop(strips) as strip:
+                self.begin(strip)
+            low, end = k.constant(i64, 0), self.keys
+            if self.spec.MASKED:
+                low = k.max(self.low.get(), 0) // self.spec.KEYS * self.spec.KEYS
+                end = k.min(self.high.get() + 1, self.keys)
+            with k.loop(end, low, self.spec.KEYS) as jb:
+                n = k.min(end - jb, self.spec.KEYS)
+                self.stage(jb, n)
+                with k.loop(strips) as strip:
+                    self.add(self.state(strip), jb, n)
+            with k.loop(strips) as strip:
+                self.finish(self.state(strip))
+
+    def state(self, strip: Value) -> SimpleNamespace:
+        """Where a strip keeps what it has, by name."""
+        base = self.space + strip * self.at.state_bytes
+        types = {"words": self.s.E, "numbers": self.T, "i32": i32, "i64": i64}
+        return SimpleNamespace(**{name: (base + offset).as_(types[kind])
+                                  for name, (offset, kind) in self.at.state.items()})
+
+    def shared(self, name: str, type: Any) -> Value:
+        return (self.space + self.g.strips * self.at.state_bytes + self.at.shared[name]).as_(type)
+
+    # ---- the start of a strip
+
+    def begin(self, strip: Value) -> None:
+        k, g, s, x = self.k, self.g, self.s, self.state(strip)
+        rows = self.shared("rows", s.E)
+        least, most = k.variable(i64, jobs.UNBOUNDED * 2), k.variable(i64, -jobs.UNBOUNDED * 2)
+        with k.loop(k.constant(i64, s.LANES)) as lane:
+            row = k.min(self.first + strip*s.LANES + lane, self.last_row)
+            query = row % self.queries
+            head = self.kv_head * self.group + row // self.queries
+            i = query + self.shift
+            source = g.q_at + (self.sequence*g.q_s + head*g.q_h + (self.q_first + query)*g.q_i)
+            size, width = k.constant(i64, self.spec.SIZE), s.words(self.spec.SIZE)
+            k.call(self.staged["q"], source, g.q_d, size, rows + lane*width)
+            high = k.max(k.min(i + g.after, self.keys - 1), -1)
+            low = k.min(k.max(i - g.before, 0), self.keys)
+            least.set(k.min(least.get(), high))
+            most.set(k.max(most.get(), low))
+            self.high.set(k.max(self.high.get(), high))
+            self.low.set(k.min(self.low.get(), low))
+            for where, value in ((x.i, i), (x.head, head), (x.low, low), (x.high, high)):
+                k.store(where + lane, k.cast(value, i32))
+            scale = self.scale
+            if self.spec.FACTORS:
+                scale = scale * g.q_scales[self.sequence*g.heads + head] * g.k_scales[self.sequence*g.kv_heads
+                                                                                     + self.kv_head]
+            k.store(x.scale + lane, scale)
+            k.store(x.maximum + lane, g.sinks[head] if self.spec.SINKS else k.constant(self.T, -math.inf))
+            k.store(x.sums + lane, k.constant(self.T, 1.0 if self.spec.SINKS else 0.0))
+            k.store(x.out + lane, k.address(g.out_at + (self.sequence*g.out_s + head*g.out_h
+                                                     + (self.q_first + query)*g.out_i)))
+            k.store(x.lse + lane, k.address(g.lse_at + (self.sequence*g.lse_s + head*g.lse_h
+                                                        + (self.q_first + query)*g.lse_i)))
+            for number, (read, _) in enumerate(self.reads):
+                at = g.reads + number*len(jobs.READ)
+                k.store(x.reads + (lane + number*s.LANES), at[0] + memory_type(read.format).bytes * (
+                    self.sequence*at[1] + head*at[2] + query*at[3]))
+        k.store(x.ends, least.get())
+        k.store(x.ends + 1, most.get())
+        parts.transposed(k, s, rows, s.words(self.spec.SIZE), s.words(self.spec.SIZE), x.q)
+        with k.loop(k.constant(i64, s.columns(self.spec.VALUE_SIZE) * s.NV)) as v:
+            k.store(x.o + v*s.V, k.constant(self.VT, 0), self.T.bytes * s.V)
+
+    # ---- a block of keys and values
+
+    def stage(self, jb: Value, n: Value) -> None:
+        k, g, s, spec = self.k, self.g, self.s, self.spec
+        keys, values = self.shared("keys", s.E), self.shared("values", s.E)
+        size, value_size = k.constant(i64, spec.SIZE), k.constant(i64, spec.VALUE_SIZE)
+
+        def row(j: Value) -> tuple[Value, Value]:
+            """Where the numbers of a key and of a value are."""
+            first, line = k.variable(i64, self.sequence), k.variable(i64, self.k_first + j)
+            with k.when(g.page != 0):
+                first.set(g.table[self.sequence*g.table_s + j // g.page])
+                line.set(j % g.page)
+            return (g.k_at + (first.get()*g.k_s + self.kv_head*g.k_h + line.get()*g.k_j),
+                    g.v_at + (first.get()*g.v_s + self.kv_head*g.v_h + line.get()*g.v_j))
+        width = s.words(spec.SIZE)
+        pitch = s.words(spec.VALUE_SIZE) * s.PARTS
+        with k.loop(n) as j:
+            key, value = row(jb + j)
+            k.call(self.staged["kv"], key, g.k_d, size, keys + j*width)
+            if self.pair is None:
+                k.call(self.staged["kv"], value, g.v_d, value_size, values + j*pitch)
+            else:
+                lines = self.shared("lines", s.E)
+                k.call(self.staged["kv"], value, g.v_d, value_size, lines + j % 2 * pitch)
+                with k.when((j % 2 == 0) & (j == n - 1)), k.loop(k.constant(i64, pitch)) as e:
+                    k.store(lines + (pitch + e), k.constant(i32, 0))
+                with k.when((j % 2 == 1) | (j == n - 1)):
+                    k.call(self.pair, lines, lines + pitch, value_size, values + j // 2 * pitch)
+
+    # ---- scores, powers and sums of one strip
+
+    def add(self, x: SimpleNamespace, jb: Value, n: Value) -> None:
+        k, s = self.k, self.s
+        if not self.spec.MASKED:
+            self.add_seen(x, jb, n)
+            return
+        in_sight = k.variable(i64, 0)       # a strip whose rows see none of these keys is passed over
+        with k.loop(k.constant(i64, s.LANES)) as lane:
+            seen = (k.cast(x.low[lane], i64) < jb + n) & (k.cast(x.high[lane], i64) >= jb)
+            in_sight.set(in_sight.get() + k.select(seen, k.constant(i64, 1), 0))
+        with k.when(in_sight.get() > 0):
+            self.add_seen(x, jb, n)
+
+    def add_seen(self, x: SimpleNamespace, jb: Value, n: Value) -> None:
+        k, s = self.k, self.s
+        scores, exp = self.shared("scores", self.T), partial(exp_below, k)
+        operands = self.operands(x, jb, n)
+        lanes = [v*s.V for v in range(s.NV)]
+        whole = (jb + n - 1 <= x.ends[0]) & (jb >= x.ends[1])
+        keys, MR, width = self.shared("keys", s.E), s.MR, s.words(self.spec.SIZE)
+        largest = k.tile(1, s.NV, self.VT, zero=False)
+        for v in range(s.NV):
+            largest[0, v] = k.load(x.maximum + lanes[v], self.VT)
+        with k.loop(k.ceil_div(n, MR)) as t:
+            acc = k.tile(MR, s.NV, self.VT)
+            product(k, s, acc, -(-self.spec.SIZE // s.PARTS), keys + t*(MR*width), width, 1, x.q)
+            with k.when(whole & (t*MR + MR <= n)):
+                self.scored(x, acc, scores, operands, jb, t, largest, False)
+            with k.otherwise():
+                self.scored(x, acc, scores, operands, jb, t, largest, True)
+        factors = self.shared("factors", self.T)
+        for v, at in enumerate(lanes):
+            base = k.select(largest[0, v] == -math.inf, 0.0, largest[0, v])
+            factor = exp(k.load(x.maximum + at, self.VT) - base)
+            k.store(factors + at, factor)
+            k.store(x.maximum + at, largest[0, v])
+            largest[0, v] = base
+        self.powers(x, scores, factors, largest, n)
+        steps = n if s.PARTS == 1 else k.ceil_div(n, s.PARTS)
+        values, pitch = self.shared("values", s.E), s.words(self.spec.VALUE_SIZE) * s.PARTS
+        for begin, rows, tiles in heights(self.spec.VALUE_SIZE, MR):
+            with k.loop(k.constant(i64, tiles)) as t:
+                o = x.o + (t*rows + begin)*s.LANES
+                acc = k.tile(rows, s.NV, self.VT, zero=False)
+                for i, v in acc.registers:
+                    acc[i, v] = k.load(o + (i*s.LANES + lanes[v]), self.VT) * k.load(factors + lanes[v], self.VT)
+                product(k, s, acc, steps, values + (t*rows + begin), 1, pitch, scores.as_(s.E))
+                for i, v in acc.registers:
+                    k.store(o + (i*s.LANES + lanes[v]), acc[i, v], self.T.bytes * s.V)
+
+    def powers(self, x: SimpleNamespace, scores: Value, factors: Value, base: Any, n: Value) -> None:
+        """Scores become powers, as words; sums go on."""
+        k, s = self.k, self.s
+        total = k.tile(1, s.NV, self.VT)
+
+        def power(row: Value, v: int) -> Value:
+            p = exp_below(k, k.load(scores + (row*s.LANES + v*s.V), self.VT) - base[0, v])
+            total[0, v] = total[0, v] + p
+            return p
+        if s.PARTS == 1:
+            with k.loop(n) as j:
+                for v in range(s.NV):
+                    k.store(scores + (j*s.LANES + v*s.V), power(j, v), self.T.bytes * s.V)
+        else:
+            INTS = vec(i32, s.V)
+            with k.loop(k.ceil_div(n, 2)) as j:
+                for v in range(s.NV):
+                    low, high = (k.bits_as(power(j*2 + e, v), INTS) + 0x8000 for e in range(2))
+                    word = ((low >> 16) & 0xFFFF) | (high & -0x10000)
+                    k.store(scores.as_(i32) + (j*s.LANES + v*s.V), word, 4 * s.V)
+        for v in range(s.NV):
+            at = x.sums + v*s.V
+            k.store(at, k.fma(k.load(at, self.VT), k.load(factors + v*s.V, self.VT), total[0, v]))
+
+    def scored(self, x: SimpleNamespace, acc: Any, scores: Value, operands: list[tuple[str, Value, str]], jb: Value,
+               t: Value, largest: Any, masked: bool) -> None:
+        """A tile of scaled products as scores, and their maximum."""
+        k, s = self.k, self.s
+        INTS = vec(i32, s.V)
+        for v in range(s.NV):
+            scale = k.load(x.scale + v*s.V, self.VT)
+            high = k.load(x.high + v*s.V, INTS)
+            low = k.load(x.low + v*s.V, INTS) if self.spec.MASKED else None
+            for i in range(s.MR):
+                row = t*s.MR + i
+                j = k.broadcast(k.cast(jb + row, i32), s.V) if masked or self.score else None
+                y = acc[i, v] * scale
+                if self.score:
+                    given = dict(zip(SCORE, (y, k.load(x.i + v*s.V, INTS), j, k.load(x.head + v*s.V, INTS))))
+                    for name, tile, kind in operands:
+                        z = k.load(tile + (row*s.LANES + v*s.V), vec(tile.type.element, s.V))
+                        given[name] = z != k.constant(INTS, 0) if kind == "bool" else z
+                    y, = recorded(k, self.score.expression, given, self.T)
+                if masked:
+                    y = k.select(j <= high, y, -math.inf)
+                    y = y if low is None else k.select(low <= j, y, -math.inf)
+                largest[0, v] = k.max(largest[0, v], y)
+                k.store(scores + (row*s.LANES + v*s.V), y, self.T.bytes * s.V)
+
+    def operands(self, x: SimpleNamespace, jb: Value, n: Value) -> list[tuple[str, Value, str]]:
+        """The score function's operands beside a block, [keys, lanes], by name and kind."""
+        k, s, found = self.k, self.s, []
+        kinds = dict(self.score.expression.parameters) if self.score else {}
+        for number, (read, word) in enumerate(self.reads):
+            E = i32 if word == "i32" else self.T
+            lines, tile = self.shared("lines", E), self.shared(f"read{number}", E)
+            M, step = memory_type(read.format), self.g.reads[number*len(jobs.READ) + 4]
+            with k.loop(k.constant(i64, s.LANES)) as lane:
+                row = k.pointer(x.reads[lane + number*s.LANES], M)
+                k.call(self.of_reads[read.format, word], row + jb*step, step, n, lines + lane*self.at.pitch)
+            parts.transposed(k, s, lines, self.at.pitch, (n + (s.V - 1)) // s.V * s.V, tile, E)
+            found.append((read.name, tile, kinds[read.name]))
+        return found
+
+    # ---- the end of a strip
+
+    def finish(self, x: SimpleNamespace) -> None:
+        k, g, s, M = self.k, self.g, self.s, memory_type(self.spec.OUT)
+        DV = self.spec.VALUE_SIZE
+        for v in range(s.NV):
+            sums = k.load(x.sums + v*s.V, self.VT)
+            inverse = k.select(sums == 0.0, 0.0, 1.0 / sums)
+            if self.spec.FACTORS:
+                inverse = inverse * k.broadcast(g.v_scales[self.sequence*g.kv_heads + self.kv_head], s.V)
+            k.store(x.sums + v*s.V, k.load(x.maximum + v*s.V, self.VT) + k.log(sums))
+
+            def columns(c: Value, mask: Value | None, v: int = v, inverse: Value = inverse) -> None:
+                found = transpose(k, [k.load(x.o + ((c + e)*s.LANES + v*s.V), self.VT) * inverse for e in range(s.V)])
+                for e, y in enumerate(found):
+                    to = k.pointer(x.out[k.constant(i64, v*s.V + e)], M) + c
+                    y = y if FORMATS[self.spec.OUT].bits >= self.T.bits else narrowed(k, y, self.spec.OUT)
+                    k.store(to, k.cast(y, vec(M, s.V)), M.bytes, mask)
+            with k.loop(k.constant(i64, DV // s.V)) as c:
+                columns(c*s.V, None)
+            if DV % s.V:        # opaque: of a masked store of one i16 that LLVM knows to be one it makes 32 bits
+                columns(k.constant(i64, DV // s.V * s.V),
+                        k.lanes_below(k.opaque(k.constant(i64, DV % s.V)), s.V))
+        with k.when(g.wants_lse != 0), k.loop(k.constant(i64, s.LANES)) as lane:
+            k.store(k.pointer(x.lse[lane], self.T), x.sums[lane])

@@ -1,0 +1,155 @@
+"""What attention's kernels on CPUs share: rows brought to where they are multiplied, and products of tiles.
+
+A *strip* has LANES queries (or keys) in the lanes of vectors. Every product is C[rows, lanes] += A[rows, steps]
+B[steps, lanes]: elements of A, words of a staged block, are broadcast, rows of B are vectors, and C is a tile of
+registers. Maxima, powers and sums of scores are then lane by lane.
+
+Keys and values are copied to a block first: they may have any format, strides and pages, and products find them at
+constant distances. A word holds one number, or two bf16.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.ir import Function, Kernel, Tile, Type, Value, f32, f64, i16, i32, i64, ptr, vec
+from tilewright.kernels.cpu.packing import transpose
+from tilewright.kernels.narrow import memory_type, number, widened
+from tilewright.targets.cpu import CpuTarget
+
+TYPES = {"f32": f32, "f64": f64, "bf16x2": f32, "i32": i32}
+
+
+@dataclass(frozen=True)
+class Strip:
+    """The shape of strips and tiles on a target, for words of a kind: NV vectors of V lanes, MR rows of a tile."""
+    WORD: str
+    V: int
+    NV: int
+    MR: int
+
+    @classmethod
+    def on_target(cls, target: CpuTarget, WORD: str) -> Strip:
+        T = TYPES[WORD]
+        return cls(WORD, target.lanes(T.bytes), 2, (target.tile_registers - 3) // 2)
+
+    @property
+    def PARTS(self) -> int:
+        """Numbers in a word."""
+        return 2 if self.WORD == "bf16x2" else 1
+
+    @property
+    def LANES(self) -> int:
+        return self.V * self.NV
+
+    @property
+    def T(self) -> Type:
+        """The type of sums."""
+        return TYPES[self.WORD]
+
+    @property
+    def E(self) -> Type:
+        """The type of words in memory."""
+        return i32 if self.PARTS == 2 else self.T
+
+    def words(self, size: int) -> int:
+        """Words of a row of so many numbers, whole vectors."""
+        each = self.V * self.PARTS
+        return -(-size // each) * self.V
+
+    def columns(self, size: int) -> int:
+        """Elements of a row of values, whole vectors."""
+        return -(-size // self.V) * self.V
+
+    def multiplied(self, k: Kernel, a: Value, b: Value, c: Value) -> Value:
+        return k.bf16_pairs(a, b, c) if self.PARTS == 2 else k.fma(a, b, c)
+
+
+def heights(rows: int, most: int) -> list[tuple[int, int, int]]:
+    """(first row, rows of a tile, tiles) of runs of equal tiles, as even as whole numbers allow."""
+    count = -(-rows // most)
+    tall, small = rows % count, rows // count
+    found = [(0, small + 1, tall), (tall * (small + 1), small, count - tall)]
+    return [x for x in found if x[2]]
+
+
+def product(k: Kernel, s: Strip, acc: Tile, steps: Any, a: Value, ROW: int, STEP: int, b: Value) -> None:
+    """acc += A B: A's rows are ROW words apart and its steps STEP, B's rows LANES words."""
+    with k.loop(k._value(steps, i64)) as p:
+        at, row = a + p*STEP, b + p*s.LANES
+        vectors = [k.load(row + v*s.V, vec(s.E, s.V), s.E.bytes * s.V) for v in range(s.NV)]
+        for i in range(acc.rows):
+            x = k.broadcast(k.load(at + i*ROW), s.V)
+            for v in range(s.NV):
+                acc[i, v] = s.multiplied(k, x, vectors[v], acc[i, v])
+
+
+def emit_stage(target: CpuTarget, FORMAT: str, WORD: str) -> Function:
+    """stage(source, step, count, to): count numbers, `step` elements apart, as words; what is beyond them in the last
+    vector becomes 0. WORD i32: ints and bools of operands."""
+    s = Strip.on_target(target, WORD)
+    M, V, PARTS = memory_type(FORMAT), s.V, s.PARTS
+    k = Kernel(f"stage_{FORMAT}_{WORD}", noalias=False, source=ptr(M), step=i64, count=i64, to=ptr(s.E))
+    source, step, count, to = k.args
+
+    def as_word(x: Value) -> Value:
+        if FORMAT == "bool":
+            return k.select(x != k.constant(x.type, 0), *(k.constant(vec(s.E, x.type.length), y) for y in (1, 0)))
+        if PARTS == 1:
+            return number(k, x, FORMAT, s.T) if s.T is i32 else widened(k, x, FORMAT, s.T)
+        if FORMAT == "bf16":
+            return x
+        wide = k.bits_as(widened(k, x, FORMAT, f32), vec(i32, x.type.length))
+        return k.cast(wide >> 16, vec(i16, x.type.length))
+
+    last = V * PARTS                                                     # numbers of a vector of words, and of a load
+    each = min(last if PARTS == 1 or FORMAT == "bf16" else V, target.lanes(M.bytes))
+    L = i16 if PARTS == 2 else s.E
+
+    def clear() -> None:
+        with k.when(count % last > 0):
+            k.store(to.as_(L) + count // last * last, k.constant(vec(L, last), 0), L.bytes * last)
+
+    def block(j: Value, mask: Value | None) -> None:
+        x = as_word(k.load(source + j, vec(M, each), M.bytes, mask))
+        k.store((to.as_(L) + j), x, L.bytes * each)
+    whole = count // each * each
+    with k.when(step == 1):
+        if each < last:
+            clear()
+        with k.loop(whole, step=each) as j:
+            block(j, None)
+        with k.when(whole < count):
+            block(whole, k.lanes_below(count - whole, each))
+    with k.otherwise():
+        clear()
+        with k.loop(count) as j:
+            k.store(to.as_(L) + j, as_word(k.load(source + j*step)), L.bytes)
+    return k.function
+
+
+def emit_pair(target: CpuTarget) -> Function:
+    """pair(x, y, count, to): words [d] of (x[d], y[d]) from two rows of bf16 as `stage` leaves them."""
+    s = Strip.on_target(target, "bf16x2")
+    V = s.V
+    k = Kernel("stage_pair", noalias=False, x=ptr(i32), y=ptr(i32), count=i64, to=ptr(i32))
+    first, second, count, to = k.args
+    low = [e // 2 if e % 2 == 0 else V + e // 2 for e in range(V)]
+    high = [x + V // 2 for x in low]
+    with k.loop(k.ceil_div(count, 2*V)) as c:
+        x, y = (k.load(z + c*V, vec(i32, V), 4*V) for z in (first, second))
+        even = (x & 0xFFFF) | (y << 16)
+        odd = ((x >> 16) & 0xFFFF) | (y & -0x10000)
+        k.store(to + c*2*V, k.shuffle(even, odd, low), 4*V)
+        k.store(to + (c*2*V + V), k.shuffle(even, odd, high), 4*V)
+    return k.function
+
+
+def transposed(k: Kernel, s: Strip, rows: Value, PITCH: int, WIDTH: Any, to: Value, E: Type | None = None) -> None:
+    """to[column, lane] = rows[lane, column] for columns below WIDTH, a multiple of V; rows are PITCH words apart."""
+    E = E or s.E
+    for v in range(s.NV):
+        with k.loop(k._value(WIDTH, i64), step=s.V) as c:
+            x = [k.load(rows + (c + (v*s.V + e)*PITCH), vec(E, s.V), E.bytes * s.V) for e in range(s.V)]
+            for e, y in enumerate(transpose(k, x)):
+                k.store(to + ((c + e)*s.LANES + v*s.V), y, E.bytes * s.V)

@@ -1,0 +1,97 @@
+"""Plans for attention on CPUs: what a kernel depends on, how its threads' memory is laid out, and sizes of tasks."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tilewright.attention_problem import Attention, score_of
+from tilewright.targets.cpu import CpuTarget
+
+MOST_STRIPS = 4             # of a task: a block that is staged once serves all of them
+BLOCK = 14 << 10            # bytes of a block of scores, which with a strip's queries or a block of values stays in L1
+BF16 = ("bf16", "e4m3fn", "i8")         # formats all numbers of which are bf16's
+
+
+class Spec(NamedTuple):
+    """What a kernel depends on. WORD: f32, f64, or bf16x2 for pairs of bf16; KEYS: of a block."""
+    Q: str
+    KV: str
+    OUT: str
+    WORD: str
+    SIZE: int
+    VALUE_SIZE: int
+    KEYS: int
+    MASKED: bool
+    SINKS: bool
+    FACTORS: bool
+    SCORE: str
+
+
+def word(problem: Attention, target: CpuTarget) -> str:
+    """In what the products are computed."""
+    if problem.q == "f64":
+        return "f64"
+    pairs = problem.q in BF16 and problem.kv in BF16 and target.has("avx512bf16")
+    return "bf16x2" if pairs else "f32"
+
+
+def spec(problem: Attention, target: CpuTarget) -> Spec:
+    kind = word(problem, target)
+    rows = (target.tile_registers - 3) // 2
+    keys = max(BLOCK // (2*target.vector_bytes) // rows, 1) * rows
+    masked = problem.before is not None or problem.after is not None
+    return Spec(problem.q, problem.kv, problem.out, kind, problem.size, problem.value_size, keys, masked, problem.sinks,
+                problem.factors, problem.score)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Bytes of a thread's memory: first the state of each strip, then what all strips share.
+
+    state   offset and type of each part of a strip's state
+    shared  offsets behind the states
+    pitch   elements from one row of an operand to the next, as it is staged
+    """
+    state: dict[str, tuple[int, str]]
+    state_bytes: int
+    shared: dict[str, int]
+    shared_bytes: int
+    pitch: int
+
+    @classmethod
+    def on_target(cls, spec: Spec, target: CpuTarget) -> Layout:
+        number = 8 if spec.WORD == "f64" else 4
+        parts = 2 if spec.WORD == "bf16x2" else 1
+        V = target.vector_bytes // number
+        lanes = 2 * V
+        reads = len(score_of(spec.SCORE).reads) if spec.SCORE else 0
+        words, columns = -(-spec.SIZE // (V*parts)) * V, -(-spec.VALUE_SIZE // V) * V
+        pitch = -(-spec.KEYS // 16) * 16 + 16
+        values = -(-spec.VALUE_SIZE // (V*parts)) * V * parts
+        state = {"q": (words*lanes*number, "words"), "o": (columns*lanes*number, "numbers"),
+                 **dict.fromkeys(("maximum", "sums", "scale"), (lanes*number, "numbers")),
+                 **dict.fromkeys(("i", "head", "low", "high"), (lanes*4, "i32")),
+                 **dict.fromkeys(("out", "lse"), (lanes*8, "i64")), "reads": (reads*lanes*8, "i64"),
+                 "ends": (64, "i64")}
+        shared = {"keys": (spec.KEYS + 1)*words*number, "values": (-(-spec.KEYS // parts) + 1)*values*number,
+                  "scores": spec.KEYS*lanes*number, "factors": lanes*number, "rows": lanes*words*number,
+                  "lines": max(2*values*number, lanes*pitch*number if reads else 0),
+                  **{f"read{x}": pitch*lanes*number for x in range(reads)}}
+        places, end = {}, 0
+        for name, (size, kind) in state.items():
+            places[name] = end, kind
+            end += -(-size // 64) * 64
+        offsets, last = {}, 0
+        for name, size in shared.items():
+            offsets[name] = last
+            last += -(-size // 64) * 64
+        return cls(places, end, offsets, last, pitch)
+
+
+def strips(problem: Attention, target: CpuTarget, threads: int) -> int:
+    """Strips of a task: fewer where threads would have none."""
+    lanes = 2 * target.lanes(8 if problem.q == "f64" else 4)
+    rows, count = problem.group * problem.queries, MOST_STRIPS
+    while count > 1 and -(-rows // (lanes*count)) * problem.sequences * problem.kv_heads < 3*threads:
+        count //= 2
+    return min(count, -(-rows // lanes)) or 1
