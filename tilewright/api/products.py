@@ -125,8 +125,8 @@ def matmul(
     Arrays on a CUDA device (torch, CuPy, JAX, DLPack, __cuda_array_interface__) or on an AMD GPU (torch, DLPack) are
     multiplied there, without a copy, on their library's current stream. All must be of one library and on one device;
     so is the result. AMD's kernels have not run on hardware yet: tilewright doctor --selftest tries them.
-    For arrays in the host's memory NumPy's rules hold: torch's tensors give a tensor, arrays of other libraries a NumPy
-    array. threads= has no effect on GPUs.
+    For arrays in the host's memory NumPy's rules hold: torch's tensors give a tensor, and arrays of other libraries
+    that have DLPack one of their namespace. threads= has no effect on GPUs.
 
     NaN and inf propagate; no floating-point warnings are raised. Subclasses of ndarray are returned as by np.matmul,
     except masked arrays, which are refused. Arrays with a matmul of their own (__array_ufunc__: pandas'

@@ -1,4 +1,5 @@
-"""Products of torch's tensors in the host's memory: read and written where they are; results are tensors.
+"""Products of torch's tensors, and other libraries' arrays (foreign.py), in the host's memory: read and written where
+they are; results are of the caller's library.
 
 A tensor is seen as an array at its address with its strides (`look` of runtime/gpu/arrays.py), in any number format
 that torch and tilewright have, bf16 and fp8 too, of which NumPy has none. A call like an earlier one, one product into
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.api import foreign
 from tilewright.formats.scaled import Decodable
 from tilewright.rules.arguments import Array
 from tilewright.rules.call import Call
@@ -26,15 +28,16 @@ known = TORCH.tensors   # types of tensors that were met
 
 
 def present(*given: Any) -> bool:
-    """Is one of these a tensor that is in no GPU's memory?"""
-    return any(x is not None and type(x) is not np.ndarray and TORCH.knows(x) is False for x in given)
+    """Is one of these a tensor, or an array of another library, that is in no GPU's memory?"""
+    return any(x is not None and type(x) is not np.ndarray and (TORCH.knows(x) is False or foreign.knows(x))
+               for x in given)
 
 
 def array(x: Any, name: str, write: bool = False) -> Any:
     """A tensor as the array of NumPy that shares its memory; anything else as it is. TypeError or ValueError, with the
     argument's name, for tensors that have no such memory."""
     if x is None or type(x) is np.ndarray or TORCH.knows(x) is None:
-        return x
+        return foreign.array(x, name, write) if foreign.knows(x) else x
     if type(x) in known and x.device.type != "cpu":
         raise TypeError(f"{name} is a tensor on {x.device}; all tensors of a product must be on the CPU, or all on one "
                         "GPU")
@@ -62,7 +65,7 @@ def _torchs(dtype: np.dtype[Any]) -> Any:
 def product(call: Call, multiply: Callable[..., Any], asked: repeats.Asked | None) -> Any:
     """What `multiply` makes of the call with arrays for its tensors, as tensors. `asked`: what it may be remembered as.
     """
-    seen, as_given = _results(call.out, call.out_name)
+    seen, as_given = _results(call.out, call.out_name, call.a, call.b, call.c)
     given = {x: array(getattr(call, x), x) for x in ("a", "b", "c", "scale_a", "scale_b")}
     if isinstance(call.operands, dict):
         given["operands"] = {key: array(x, f"operands[{key!r}]") for key, x in call.operands.items()}
@@ -74,24 +77,32 @@ def product(call: Call, multiply: Callable[..., Any], asked: repeats.Asked | Non
 
 def through(function: Callable[..., Any], given: Sequence[Any], out: Any = None, **options: Any) -> Any:
     """function(*given, out=out, **options) with arrays for its tensors, as tensors."""
-    seen, as_given = _results(out, "out")
+    seen, as_given = _results(out, "out", *given)
     arrays = [array(x, f"operand {i}") for i, x in enumerate(given)]
     if isinstance(beside := options.get("operands"), dict):
         options["operands"] = {key: array(x, f"operands[{key!r}]") for key, x in beside.items()}
     return as_given(function(*arrays, out=seen, **options))
 
 
-def _results(out: Any, name: str) -> tuple[Any, Callable[[Any], Any]]:
-    """Arrays for out, which may be a tuple; and what makes of results what the caller gets."""
+def _results(out: Any, name: str, *given: Any) -> tuple[Any, Callable[[Any], Any]]:
+    """Arrays for out, which may be a tuple; and what makes of results what the caller gets: arrays of the library of
+    what is given. TypeError for arrays of two libraries."""
     several = isinstance(out, tuple)
     outs = out if several else (out,)
+    others = [x for x in (*given, *outs) if foreign.knows(x)]
+    tensors = [x for x in given if TORCH.knows(x) is not None]
+    if len(kinds := dict.fromkeys(type(x).__module__.partition(".")[0] for x in (*others, *tensors))) > 1:
+        raise TypeError(f"operands and out must be arrays of one library, beside NumPy's, not {' and '.join(kinds)}")
     seen = tuple(array(x, name + f"[{i}]" * several, True) for i, x in enumerate(outs))
     back = {id(x): given for x, given in zip(seen, outs) if x is not None}
 
     def as_given(found: Any) -> Any:
         if isinstance(found, tuple):
             return tuple(map(as_given, found))
-        return back[id(found)] if id(found) in back else tensor(found)
+        if id(found) in back:
+            return back[id(found)]
+        return foreign.result(found, others[0]) if others and isinstance(found, (np.ndarray, np.generic)) else (
+            tensor(found))
     return seen if several else seen[0], as_given
 
 

@@ -1,0 +1,89 @@
+"""Arrays of other libraries in the host's memory, known by DLPack alone (https://data-apis.org/array-api): read and
+written where they are; results are arrays of their namespace, on their device.
+
+Left out are those with an __array_ufunc__, which multiply themselves, torch's tensors (tensors.py) and arrays on GPUs.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from tilewright.runtime.gpu import dlpack
+from tilewright.runtime.gpu.arrays import TORCH, DeviceArray, dtype_of, kind, shadow
+
+CPU = 1  # DLPack's kind of device
+
+_has_protocol: dict[type, bool] = {np.ndarray: False, type(None): False}
+
+
+def knows(x: Any) -> bool:
+    """Is x such an array?"""
+    cls = type(x)
+    found = _has_protocol.get(cls)
+    if found is None:
+        found = _has_protocol[cls] = (
+            hasattr(cls, "__dlpack__") and hasattr(cls, "__dlpack_device__") and not hasattr(cls, "__array_ufunc__")
+            and not issubclass(cls, (np.ndarray, np.generic, DeviceArray)) and TORCH.knows(x) is None)
+    if not found:
+        return False
+    try:
+        return bool(x.__dlpack_device__()[0] == CPU)
+    except Exception:  # on several devices, on none, or being traced
+        return False
+
+
+def array(x: Any, name: str, write: bool = False) -> np.ndarray:
+    """The array of NumPy that shares x's memory. ValueError if it is to be written and must not be."""
+    try:
+        capsule = x.__dlpack__(max_version=dlpack.VERSION)
+    except TypeError:  # from before DLPack had versions
+        capsule = x.__dlpack__()
+    found = dlpack.read(capsule)
+    if write and (found.readonly or not _can_change(x)):
+        raise ValueError(f"{name} is read-only; it must be an array that can be written to")
+    return shadow(found.pointer, found.shape, found.strides, dtype_of(found.dtype, name), (x, capsule))
+
+
+def _can_change(x: Any) -> bool:
+    """JAX's arrays cannot, which their capsules do not say: nothing is stored in them, to see."""
+    try:
+        none: Any = (slice(0), ...) if len(x.shape) else ...
+        x[none] = x[none]
+    except TypeError:
+        return False
+    return True
+
+
+def result(x: Any, like: Any) -> Any:
+    """An array as one of `like`'s namespace, which shares its memory if the namespace allows it."""
+    namespace = getattr(like, "__array_namespace__", None)
+    home: Any = namespace() if namespace else sys.modules.get(type(like).__module__.partition(".")[0])
+    take = getattr(home, "from_dlpack", None)
+    if take is None:
+        raise TypeError(f"{kind(like)} has no namespace with from_dlpack, by which it could be given a result")
+    x = np.asarray(x)
+    given: Any = x if x.dtype.isbuiltin == 1 else _Memory(np.ascontiguousarray(x))
+    device = getattr(like, "device", None)
+    if device is not None:
+        try:
+            return take(given, device=device)
+        except (TypeError, ValueError, RuntimeError):  # without the keyword, or with other devices for it
+            pass
+    return take(given)
+
+
+class _Memory:
+    """An array in C order, of a format that NumPy does not hand over."""
+
+    def __init__(self, x: np.ndarray) -> None:
+        self.x = x
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return CPU, 0
+
+    def __dlpack__(self, **options: Any) -> Any:
+        x = self.x
+        return dlpack.make(x.__array_interface__["data"][0], x.shape, x.dtype, 0, x, CPU)
