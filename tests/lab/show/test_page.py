@@ -7,7 +7,7 @@ import pytest
 import tilewright as tw
 from tests.helpers import browser
 from tests.lab.show.test_record import TRANSPOSE
-from tilewright.lab.show import build
+from tilewright.lab.show import build, sliders
 
 
 @pytest.fixture(scope="module")
@@ -21,8 +21,12 @@ def page(tmp_path_factory):
     records += build.of_step("micro", tw.target("x86-avx2"), None, False, silent)
     records += build.of_step("f16", tw.target("gfx942"), None, False, silent)
     records.append(build.of_file(f"{folder}/mine.py:emit_transpose", ["32x32", "32x32"], chip, None, True, silent))
+    scaled = tw.Gemm(16, 16, 64, "mxfp4", "mxfp4", "f32", layout="nt")
+    records.append(build.of_problem(scaled, chip, None, False, silent))
     path = folder / "show.html"
-    text = build.document(records, [chip], ("f32", "f32"), "a test", silent)
+    with pytest.MonkeyPatch.context() as patch:             # few kernels to simulate
+        patch.setattr(sliders, "PARAMETERS", {"padded": {"PAD": (1, 4)}, "ring": {"SWIZZLE": (1, 8)}})
+        text = build.document(records, [chip], ("f32", "f32"), "a test", silent)
     assert len(text) < 1e6
     path.write_text(text)
     return path
@@ -145,6 +149,21 @@ def test_break_it(fresh):
     assert fresh.locator("#source .row.cut").count() == 0
 
 
+def test_several_launches_and_scales(fresh):
+    """An element of C lights its row and column, their scales, and where launches before have put them."""
+    fresh.evaluate("use('sm_90a'); state.i = 5; state.j = 9; go(K.products[0].number)")
+    settle(fresh)
+    assert "3 launches, one after the other" in fresh.inner_text("#lead")
+    where = fresh.inner_text("#where")
+    for text in ("low 4 bits", "workspace +", "the scale of k 0 to 31 (scale_a + 10 bytes", "scale_b + 18 bytes"):
+        assert text in where
+    fresh.evaluate("go(K.steps.findIndex(s => s.kind.array === 'scale_b'))")
+    settle(fresh)
+    assert fresh.inner_text("#now .say").startswith("Launch 2 of 3, decode_b")
+    assert fresh.evaluate("scalesOf(step()).size") == 32
+    assert fresh.evaluate("K.sum(5, 9, K.done(5, 9, K.steps.length)) === K.c[5 * K.n + 9]")
+
+
 def test_source_and_code(fresh):
     fresh.click("#source [data-go] >> text=b_reg = ")
     settle(fresh)
@@ -166,6 +185,14 @@ def test_sliders_chips_and_drawings(fresh):
     assert any(x in fresh.inner_text("#answer") for x in ("Legal.", "Not legal:"))
     fresh.select_option("#chip", "gfx950")
     assert "mfma" in fresh.inner_text("#answer .plan")
+    for chip, first, second in (("padded on sm_90a", "Not legal", "Legal. The model expects"),
+                                ("ring on sm_90a", "conflicts", "No bank conflict")):
+        fresh.select_option("#chip", chip)
+        fresh.fill("#axis0", "0")
+        assert first in fresh.inner_text("#answer")
+        fresh.fill("#axis0", "1")
+        assert second in fresh.inner_text("#answer")
+        assert "µs" in fresh.inner_text("#answer")
     drawings = fresh.evaluate("D.figures.map(f => f.key)")
     assert {"mma", "wgmma", "formats"} <= set(drawings)
     for key in drawings:

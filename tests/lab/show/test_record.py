@@ -123,6 +123,41 @@ def test_a_plan_of_matmul():
     assert data["chosen"]["plan"].startswith("simt")
 
 
+def held_by_warps(data):
+    """How often each (i, p, j) is multiplied by a warp, from the fragments of matrix instructions."""
+    (m, n, k), warp, found = data["size"], data["warp"], Counter()
+    rows = data["patterns"]
+    for step in (x for x in data["steps"] if "a" in x):
+        for w in step["w"]:
+            a, b = ({int(x) + base for ref, base in step[side] for x in rows[ref][w * warp:(w + 1) * warp] if x >= 0}
+                    for side in "ab")
+            found.update((x // k, x % k, (y - m * k) % n) for x in a for y in b if x % k == (y - m * k) // n)
+    return found
+
+
+@pytest.mark.parametrize(("target", "sizes", "launched"), [("sm_90a", (16, 16, 64), 3), ("gfx950", (32, 64, 64), 0)])
+def test_elements_and_scales_of_mxfp4(target, sizes, launched):
+    """By a decoding pass of each operand and a product, or by instructions that take scales."""
+    m, n, k = sizes
+    problem = tw.Gemm(m, n, k, "mxfp4", "mxfp4", "f32", layout="nt")
+    data = Record(launches.of_problem(problem, tw.target(target)), "mxfp4").data
+    assert data["product"]
+    assert len(data["launches"]) == launched
+    found = held_by_warps(data)
+    assert len(found) == m * n * k
+    assert set(found.values()) == {1}
+    read = {x + base for step in data["steps"] for q in step.get("q", ()) for pattern, base in (q[3:] or [[]])[0]
+            for x in data["patterns"][pattern] if x >= 0}
+    assert len(read) == len(data["scales"]["a"]) + len(data["scales"]["b"]) == (m + n) * k // 32
+    for step in data["steps"]:                              # a scale that is read lies at its number
+        kind = data["kinds"][step["k"]]
+        if kind.get("array") == "scale_a":
+            for (pattern, base), _, _, scales in step["q"]:
+                at = np.array(data["patterns"][pattern])
+                own = np.array(data["patterns"][scales[0][0]])
+                assert (at[own >= 0] + base == own[own >= 0] + scales[0][1]).all()
+
+
 def test_a_kernel_of_a_user(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(TRANSPOSE)
@@ -166,12 +201,18 @@ def test_sliders_of_a_step_count_conflicts(monkeypatch):
     found = sliders.of_step("padded", tw.target("sm_90a"))
     flat, odd, padded = found["answers"]
     assert flat[2]["conflicts of stores"] > 0 == padded[2]["conflicts of stores"]
+    assert padded[2]["seconds"] < flat[2]["seconds"]
     assert "16-byte aligned" in odd[1]
-    assert sliders.of_step("naive", tw.target("sm_90a")) is None
+    monkeypatch.setitem(sliders.PARAMETERS, "ring", {"SWIZZLE": (1, 8, 16)})
+    straight, swizzled, wide = sliders.of_step("ring", tw.target("sm_90a"))["answers"]
+    assert straight[2]["conflicts of loads"] > 0 == swizzled[2]["conflicts of loads"]
+    assert swizzled[2]["seconds"] < straight[2]["seconds"]
+    assert "8 pieces of 16 bytes" in wide[1]
 
 
 def test_command(tmp_path, monkeypatch):
     monkeypatch.setitem(sliders.PARAMETERS, "shared", {"L": (32,), "S": (8,), "V": (4, 8)})
+    monkeypatch.setattr(sliders, "ALWAYS", ())
     run = CliRunner().invoke(app, ["show", "--step", "shared", "32", "32", "16", "-o", str(tmp_path / "x.html")])
     assert run.exit_code == 0, run.output
     page = (tmp_path / "x.html").read_text()

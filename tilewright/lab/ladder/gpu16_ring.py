@@ -21,7 +21,11 @@ from tilewright.lab.ladder.gpu_tensor import PIECE, begin, pieces
 STAGES = 3
 
 
-def emit_ring():
+def emit_ring(SWIZZLE=8):
+    """`SWIZZLE`: after so many rows places repeat, a power of two up to the 8 pieces of a row; with 1 nothing moves."""
+    if SWIZZLE not in (1, 2, 4, S // PIECE):
+        raise ValueError(f"SWIZZLE={SWIZZLE} is not legal: a row of {S} bf16 has {S // PIECE} pieces of 16 bytes, so "
+                         f"places can repeat after 1, 2, 4 or {S // PIECE} rows")
     k, g = begin("gpu16_ring", THREADS, min_ctas=2)
     a_smem, b_smem = (k.smem(name, (STAGES, L, S), bf16, align=1024) for name in ("a_smem", "b_smem"))
     (tid, _), (bx, by) = k.thread, k.block
@@ -31,12 +35,13 @@ def emit_ring():
     def request(tile):
         """Begin to copy a tile into its stage; zeros beyond k, which end the ring."""
         for smem, x, first, end in ((a_smem, g.a, i0, g.m), (b_smem, g.b, j0, g.n)):
-            copy(k, tid, stage(smem, tile % STAGES), x, first, end, tile * S, g.depth)
+            copy(k, tid, stage(smem, tile % STAGES, SWIZZLE), x, first, end, tile * S, g.depth)
         k.cp_async_commit()
 
     def read(tile, p):
         number = tile % STAGES
-        a_reg, b_reg = fragments(k, tid, stage(a_smem, number), stage(b_smem, number), p, blocks_a, blocks_b)
+        a_stage, b_stage = (stage(x, number, SWIZZLE) for x in (a_smem, b_smem))
+        a_reg, b_reg = fragments(k, tid, a_stage, b_stage, p, blocks_a, blocks_b)
         for x, block in enumerate(a_reg + b_reg):
             for e, register in enumerate(block):
                 held[x, e] = register
@@ -66,8 +71,8 @@ def emit_ring():
     return k.function
 
 
-def stage(smem, number): return smem.at(number, 0, 0).view(layout=swizzled)
-def swizzled(i, p): return i * S + (p ^ i % 8 * PIECE)
+def stage(smem, number, SWIZZLE=8):
+    return smem.at(number, 0, 0).view(layout=lambda i, p: i * S + (p ^ i % SWIZZLE * PIECE))
 
 
 def copy(k, tid, smem, x, first, end, p0, depth, threads=THREADS):

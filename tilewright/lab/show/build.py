@@ -5,17 +5,21 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import tilewright as tw
-from tilewright.lab.ladder import gpu16_ring, steps
+from tilewright.lab.ladder import steps
 from tilewright.lab.show import code, drawings, launches, own, sliders
 from tilewright.lab.show.pages import page
 from tilewright.lab.show.record import Record
-from tilewright.lab.show.trace import Launch
+from tilewright.lab.show.runs import Launch
 from tilewright.simulator import counts
 from tilewright.targets import CpuTarget, GpuTarget, Target
 
 Tell = Callable[[str], None]
 # chips whose planners answer beside the page's own
 CHIPS = {"cpu": ("x86-avx2", "x86-avx512"), "gpu": ("sm_80", "sm_90a", "gfx942", "gfx950")}
+# what a step does against conflicts, and the step without it
+WITHOUT = (("padded", "PAD", 0, "without padding", "rows of 128 words, so that a column lies in one bank"),
+           ("ring", "SWIZZLE", 1, "without the swizzle", "pieces in the order of k, so that eight rows lie in the same "
+            "banks"))
 
 
 def of_step(step: str, target: Target, sizes: tuple[int, int, int] | None, breaks: bool, tell: Tell
@@ -27,21 +31,11 @@ def of_step(step: str, target: Target, sizes: tuple[int, int, int] | None, break
     if isinstance(found, steps.GpuStep):
         loaded, shared = found.moves(*launch.size, **launch.chosen)
         rows[0]["formulas"] = {"global": 4 * loaded, "shared": 4 * shared}
-    if step == "padded" and isinstance(target, GpuTarget):
-        rows.append(_data(launches.of_step(step, target, sizes, PAD=0), target, f"{found.title}, without padding",
-                          "rows of 128 words, so that a column lies in one bank", "unpadded", False, tell))
-        rows[1]["short"] = "no padding"
-    if step == "ring":
-        swizzled = gpu16_ring.swizzled
-        try:
-            gpu16_ring.swizzled = lambda i, p: i * gpu16_ring.S + p
-            launch = launches.of_step(step, target, sizes)
-        finally:
-            gpu16_ring.swizzled = swizzled
-        rows.append(_data(launch, target, f"{found.title}, without the swizzle",
-                          "pieces in the order of k, so that eight rows lie in the same banks", "unswizzled", False,
-                          tell))
-        rows[1]["short"] = "no swizzle"
+    for name, parameter, value, title, idea in WITHOUT:
+        if step == name and isinstance(target, GpuTarget):
+            launch = launches.of_step(step, target, sizes, **{parameter: value})
+            rows.append(_data(launch, target, f"{found.title}, {title}", idea, f"{name}-without", False, tell))
+            rows[1]["short"] = title
     return rows
 
 
@@ -89,13 +83,15 @@ def document(records: list[dict[str, Any]], targets: Sequence[Target], forms: tu
     tell("ask the planners")
     family = CHIPS["cpu" if isinstance(targets[0], CpuTarget) else "gpu"]
     chips = list(dict.fromkeys([x.name for x in targets] + [*family]))
-    counted = sliders.of_step(step, targets[0]) if step else None
-    plans = [counted] if counted else []
+    steps_asked = [step] if step in sliders.PARAMETERS else []
+    plans = [sliders.of_step(x, targets[0]) for x in steps_asked if isinstance(targets[0], GpuTarget)]
     for chip in chips:
         try:
             plans.append(sliders.answers(tw.target(chip), *forms))
         except (ValueError, NotImplementedError):
             continue                            # it has no kernels in this format
+    if isinstance(targets[0], GpuTarget):
+        plans += [sliders.of_step(x, targets[0]) for x in sliders.ALWAYS if x not in steps_asked]
     data = {"schema": 2, "command": command, "records": records, "plans": plans,
             "figures": drawings.drawings(list(targets))}
     return page(data, records[0]["title"])

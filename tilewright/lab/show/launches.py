@@ -11,7 +11,7 @@ from tilewright import simulator
 from tilewright.ir.lines import callers
 from tilewright.lab.ladder import steps
 from tilewright.lab.ladder.gpu11_texture import aligned
-from tilewright.lab.show.trace import Launch
+from tilewright.lab.show.runs import DIGITS, ONE, Launch, Scales
 from tilewright.targets import AmdTarget, CpuTarget, GpuTarget, Target
 
 Sizes = tuple[int, int, int]
@@ -138,27 +138,49 @@ def _of_amd(found: Any, target: AmdTarget, size: Sizes) -> Launch:
 # ---- what matmul runs
 
 def of_problem(problem: Any, target: Target, plan: Any = None) -> Launch:
-    """A product by the plan that matmul takes, or a given one. ValueError for formats of blocks, and stacks."""
+    """A product by the plan that matmul takes, or a given one: of several launches, and of block-scaled formats, too.
+    ValueError for stacks of matrices."""
     import tilewright as tw
     from tilewright import formats
     from tilewright.lab.tuner.space import Space
 
-    if problem.blocks or problem.batch != 1:
-        raise ValueError(f"{problem}: what is shown are products of two matrices without scales of blocks")
+    if problem.batch != 1:
+        raise ValueError(f"{problem}: what is shown are products of two matrices, not stacks of them")
     space = Space(problem, target, 1 if isinstance(target, CpuTarget) else None)
     with callers():
         kernel = space.kernel(plan or space.in_use)
         functions = list(kernel.functions)
     cpu = isinstance(target, CpuTarget)
-    if not cpu and len(kernel.launches) != 1:
-        raise ValueError(f"{problem} takes {len(kernel.launches)} launches by {kernel.plan}: one is shown, so give "
-                         "other sizes or a plan")
-    kinds = [formats.FORMATS[x].dtype for x in (problem.a, problem.b, problem.out)]
+    every = () if cpu else tuple((x.function, x.grid) for x in kernel.launches)
+    last = every[-1][0] if every else functions[-1]
+    if every:
+        functions = list(dict.fromkeys(function for function, _ in every))
+    scales = _scales(problem, cpu or "scaled" not in str(kernel.plan).split()[0]) if problem.blocks else None
+    kinds = [np.float64 if scales and x != problem.out else formats.FORMATS[x].dtype for x in
+             (problem.a, problem.b, problem.out)]
 
     def run(a: Any, b: Any, c: Any) -> Any:
-        laid = [np.asfortranarray(x) if letter == "t" else x for x, letter in zip((a, b), problem.layout)]
+        if scales:
+            a, b = (formats.Quantized.of(formats.convert(x, scales.format.element.name, saturate=True), y, axis)
+                    for x, y, axis in ((a, scales.a, -1), (b, scales.b, -2)))
+        laid = [x if scales or letter == "n" else np.asfortranarray(x) for x, letter in zip((a, b), problem.layout)]
         return tw.simulate(kernel, *laid, c)
-    last = functions[-1]
     return Launch((problem.m, problem.n, problem.k), (kinds[0], kinds[1], kinds[2]), ("a", "b", "out" if cpu else "c"),
-                  functions, run, target.name, last.threads, last.warp, (1, 1) if cpu else kernel.launches[0].grid,
-                  chosen={"plan": str(kernel.plan)})
+                  functions, run, target.name, last.threads, last.warp, (1, 1) if cpu else every[-1][1],
+                  chosen={"plan": str(kernel.plan)}, launches=every if len(every) > 1 else (), scales=scales,
+                  traced=scales is None or scales.format.element.name in DIGITS)
+
+
+def _scales(problem: Any, decoded: bool) -> Scales:
+    """Small powers of two for each block of a block-scaled product, so that sums are exact. `decoded`: kernels hold
+    elements in bf16."""
+    from tilewright import formats
+
+    first, second = (formats.block_format(x) for x in (problem.a, problem.b))
+    if first != second or not first.mx:
+        raise ValueError(f"{problem}: both operands must be in one format of mxfp8, mxfp6 or mxfp4 to be shown")
+    blocks = first.blocks(problem.k)
+    draw = np.random.default_rng(2)
+    a, b = (draw.integers(ONE - 1, ONE + 2, shape).astype(np.uint8) for shape in
+            ((problem.m, blocks), (blocks, problem.n)))
+    return Scales(first, first.block, a, b, ml_dtypes.bfloat16 if decoded else None)

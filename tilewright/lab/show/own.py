@@ -11,7 +11,7 @@ import numpy as np
 from tilewright import simulator
 from tilewright.ir import Function, Pointer
 from tilewright.ir.lines import callers
-from tilewright.lab.show.trace import Launch
+from tilewright.lab.show.runs import Launch
 from tilewright.targets import CpuTarget, Target
 
 

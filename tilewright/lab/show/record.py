@@ -20,7 +20,8 @@ from tilewright.ir.ops.pipelines import Role
 from tilewright.ir.program import Op
 from tilewright.ir.without import without
 from tilewright.lab.show import trace
-from tilewright.lab.show.trace import Launch, Step
+from tilewright.lab.show.runs import ONE, Launch, run
+from tilewright.lab.show.trace import Step
 from tilewright.targets import banks
 
 BREAKABLE = ("barrier", "wait", "fence", "arrive", "commit")    # in names of operations that can be left out
@@ -61,7 +62,8 @@ class Record:
             "grid": [*launch.grid, 1][:2], "threads": list(threads), "warp": launch.warp,
             "total": max((int(s.threads.max()) + 1 for s in self.steps if s.threads.size), default=1),
             "names": list(launch.names), "arrays": self._arrays(), "roles": self._roles(),
-            "formats": [np.dtype(x).name for x in launch.formats], "traced": self._traced(),
+            "formats": self._formats(), "traced": self._traced(), "lanes": launch.lanes,
+            "launches": self._launches(), "scales": self._scales(),
             "steps": rows, "kinds": self.kinds.rows, "patterns": self.patterns.rows, "costs": self.costs.rows,
             "phases": self.phases.rows, "sites": [self._site(x) for x in self.sites],
             "a": a.ravel().tolist(), "b": b.ravel().tolist(), "c": c.ravel().tolist(),
@@ -112,7 +114,9 @@ class Record:
             row["w"] = own
         if step.requests:
             row["q"] = [[self.ref(x.at), [] if x.ids is None else self.ids(x.ids),
-                         x.thread if e.what == "copy" else self._cost(x.costs)] for x in step.requests]
+                         x.thread if e.what == "copy" else self._cost(x.costs),
+                         *([self.ids(x.scales)] if x.scales is not None and x.scales.any() else [])]
+                        for x in step.requests]
         if step.a or step.b:
             row["a"], row["b"] = self._operands(step, step.a), self._operands(step, step.b)
         if step.op in ("fma", "mma", "wgmma"):
@@ -145,6 +149,27 @@ class Record:
         return self.costs.number(repr((rows, phase)), {"warps": rows, "phase": phase})
 
     # ---- what there is beside steps
+
+    def _formats(self) -> list[str]:
+        own = self.launch.scales
+        names = [np.dtype(x).name for x in self.launch.formats]
+        return [own.format.element.name] * 2 + names[2:] if own else names
+
+    def _launches(self) -> list[Any]:
+        """For a plan with several: name, first CTA, columns of the grid, threads, and how many CTAs."""
+        found, first = [], 0
+        for function, grid in self.launch.launches:
+            found.append([function.name, first, grid[0], list(function.threads or (1, 1)), int(np.prod(grid))])
+            first += found[-1][-1]
+        return found
+
+    def _scales(self) -> Any:
+        """Scales of blocks as numbers: A's row by row, B's column by column."""
+        own = self.launch.scales
+        if own is None:
+            return None
+        a, b = (np.exp2(x.astype(np.float64) - ONE).ravel().tolist() for x in (own.a, own.b.T))
+        return {"format": str(own.format), "group": own.group, "a": a, "b": b}
 
     def _sites(self) -> dict[Any, int]:
         return {tuple(site): i for i, (site, t) in enumerate(
@@ -230,22 +255,26 @@ class Record:
         a, b = (np.array(self.data[x]).reshape(shape) for x, shape in (("a", (launch.rows or m, k)), ("b", (k, n))))
         c = np.zeros((m, n), launch.formats[2])
         try:
-            trace.run(launch, a, b, c, instead)
+            run(launch, a, b, c, instead)
         except simulator.Fault as fault:
             events = fault.events                                       # type: ignore[attr-defined]
+            at = events[-1].threads.max() // launch.lanes if events and launch.threads else 0
             row |= {"kind": fault.kind, "message": str(fault), "array": fault.array, "element": fault.element,
-                    "line": self.line(fault.line), "here": self._place(fault.here), "other": self._place(fault.other),
+                    "line": self.line(fault.line), "here": self._place(fault.here, at),
+                    "other": self._place(fault.other, at),
                     "step": self._step_of(events, fault)}
         else:
             right = bool((c == np.array(self.data["c"]).reshape(m, n).astype(c.dtype)).all())
             row["message"] = "nothing: at these sizes the simulator finds no fault" if right else "the result is wrong"
         return row
 
-    def _place(self, place: Any) -> Any:
+    def _place(self, place: Any, cta: int) -> Any:
+        """Who a fault is of: the launch is that of this CTA."""
         if place is None:
             return None
+        number = max((x for x, row in enumerate(self._launches()) if row[1] <= cta), default=0)
         thread = list(place.thread) if isinstance(place.thread, tuple) else [place.thread, 0]
-        return {"verb": place.verb, "block": list(place.block), "thread": thread,
+        return {"verb": place.verb, "block": list(place.block), "thread": thread, "launch": number,
                 "line": None if place.line is None else self.line(place.line)}
 
     def _step_of(self, events: Any, fault: Any) -> int:

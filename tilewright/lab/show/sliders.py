@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from functools import cache
 from itertools import product
 from math import prod
 from typing import Any
@@ -11,9 +12,10 @@ import numpy as np
 import tilewright as tw
 from tilewright.lab.ladder import tunable
 from tilewright.lab.show import launches
+from tilewright.lab.tuner import bound
 from tilewright.lab.tuner.space import Space
-from tilewright.simulator import Fault
-from tilewright.targets import CpuTarget, Target
+from tilewright.simulator import Fault, counts
+from tilewright.targets import CpuTarget, GpuTarget, Target
 
 MOST_TILES, MOST_ANSWERS = 7, 1500
 SIZE = 4096             # of square matrices: those of the page are too small for plans to matter
@@ -57,7 +59,7 @@ def answers(target: Target, form: str, out: str) -> dict[str, Any]:
             "answers": rows, "best": [str(best), basis.cost(space.shape, best, target).seconds],
             "note": f"{len(rows)} plans were asked about when this page was made; nothing is computed here. Times are "
                     f"the model's, by {basis.source}, not measurements. Padding and swizzles are no choice of a plan: "
-                    "the emitters fix them, and the kernels above show what they are for."}
+                    "the emitters fix them; the entries padding and swizzle of the list show what they are for."}
 
 
 def _tiles(base: Any, ranked: list[Any]) -> list[dict[str, Any]]:
@@ -92,41 +94,53 @@ def _answer(space: Space, basis: Any, plan: Any) -> list[Any]:
 # ---- parameters of a step of the ladder: what the simulator counts for each
 
 _TILES = {"L": (32, 64, 128), "S": (8, 16), "V": (4, 8)}
-PARAMETERS: dict[str, dict[str, tuple[int, ...]]] = {"shared": _TILES, "coalesced": _TILES,
-                                                     "padded": {"PAD": (0, 1, 2, 3, 4, 8, 16)}}
+PARAMETERS: dict[str, dict[str, tuple[int, ...]]] = {
+    "shared": _TILES, "coalesced": _TILES, "padded": {"PAD": (0, 1, 2, 3, 4, 8, 16)},
+    "ring": {"SWIZZLE": (1, 2, 3, 4, 8, 16)}}
+ALWAYS = ("padded", "ring")     # pages of NVIDIA's GPUs have these, whatever else they show
+DEFAULT = {"padded": (4,), "ring": (8,)}
+ASKED = {"PAD": "padding, words a row", "SWIZZLE": "swizzle, rows"}
 COUNTED = (128, 128, 16)        # m, n, k
 
 
-def of_step(step: str, target: Target) -> dict[str, Any] | None:
-    """Axes and answers: for each, what loads and stores of shared memory cost, and what crosses global memory's
-    interface. None for a step without parameters."""
-    axes = PARAMETERS.get(step)
-    if axes is None or isinstance(target, CpuTarget):
-        return None
-    rows = []
+def of_step(step: str, target: GpuTarget) -> dict[str, Any]:
+    """Axes and answers: for each, what loads and stores of shared memory cost, what crosses global memory's interface,
+    and the least time that these counts allow."""
+    axes, rows = PARAMETERS[step], []
     for values in product(*axes.values()):
         chosen = dict(zip(axes, values))
         text = " ".join(f"{name}={x}" for name, x in chosen.items())
-        why = (step != "padded" and tunable.too_much(**chosen)) or ""
+        why = tunable.too_much(**chosen) if "L" in chosen else ""
         try:
-            rows.append([text, why, {} if why else _counted(step, target, chosen)])
-        except Fault as fault:                              # padding by less than a vector
+            rows.append([text, why or "", {} if why else _counted(step, target, **chosen)])
+        except (Fault, ValueError) as fault:                # padding by less than a vector, a swizzle out of the row
             rows.append([text, str(fault).partition("\n")[0], {}])
-    start = tuple((4,) if step == "padded" else (32, 8, 4))
-    return {"target": f"{step} on {target.name}", "model": "parameters of the step", "counted": True,
-            "problem": f"{' × '.join(map(str, COUNTED))} by the step's own kernel", "answers": rows, "axes": [
-                {"name": name, "values": [str(x) for x in values]} for name, values in axes.items()],
+    start = DEFAULT.get(step, (32, 8, 4))
+    return {"target": f"{step} on {target.name}", "model": {"padded": "padding", "ring": "swizzle"}.get(
+                step, "parameters of the step"), "counted": True,
+            "problem": f"{' × '.join(map(str, _size(step)))} by the kernel of the step {step}", "answers": rows,
+            "axes": [{"name": ASKED.get(x, x), "values": [str(each) for each in values]} for x, values in axes.items()],
             "start": [values.index(x) for values, x in zip(axes.values(), start)],
-            "note": f"{len(rows)} kernels were simulated when this page was made; nothing is computed here."}
+            "note": f"{len(rows)} kernels were simulated when this page was made; nothing is computed here. The time "
+                    "is the least that the counts allow, by the model that tunes kernels, not a measurement."}
 
 
-def _counted(step: str, target: Target, chosen: dict[str, int]) -> dict[str, int]:
-    launch = launches.of_step(step, target, COUNTED, **chosen)
-    m, n, k = launch.size
-    report = launch.run(np.ones((m, k), np.float32), np.ones((k, n), np.float32), np.zeros((m, n), np.float32))
-    found: dict[str, int] = {}
+def _size(step: str) -> tuple[int, int, int]:
+    return (128, 128, 64) if step == "ring" else COUNTED
+
+
+@cache
+def _counted(step: str, target: GpuTarget, **chosen: int) -> dict[str, Any]:
+    launch = launches.of_step(step, target, _size(step), **chosen)
+    (m, n, k), function = launch.size, launch.functions[-1]
+    a, b, c = (np.ones(shape, kind) for shape, kind in zip(((m, k), (k, n), (m, n)), launch.formats))
+    report = launch.run(a, b, c)
+    found: dict[str, Any] = {}
     for verb in ("load", "store"):
         shared = report.of(space="shared", verb=verb)
         found |= {f"passes of {verb}s": shared.moved, f"conflicts of {verb}s": shared.conflicts}
-    return found | {"sectors of global memory": report.of(space="global").moved,
-                    "bytes of shared memory": sum(function.shared_bytes for function in launch.functions)}
+    memory = report.of(space="global")
+    counted = bound.Launch(counts.from_report(report), prod(launch.grid), -(-prod(function.threads) // function.warp),
+                           bytes=memory.distinct)
+    return found | {"sectors of global memory": memory.moved, "seconds": bound.bound(counted, target).seconds,
+                    "bytes of shared memory": sum(x.shared_bytes for x in launch.functions)}

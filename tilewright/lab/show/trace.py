@@ -1,52 +1,22 @@
-"""A simulated run as steps: what each thread touches, and which elements of A and B that is.
-
-Which element it is cannot be read from an address of shared memory or from a register. So the kernel runs a few times
-more on operands that hold the digits of their elements' numbers instead of data: whatever is moved, through padding,
-transposition, swizzles and copies, then says where it came from. The digits are small whole numbers, which every format
-that is moved or widened holds exactly.
-"""
+"""A simulated run as steps: what each thread touches, and which elements of A and B that is (runs.py)."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tilewright import simulator
+from tilewright.lab.show.runs import Launch, of_scales, origins, run
 from tilewright.simulator import Event
 from tilewright.simulator.observer import Where
 
 MOST_STEPS = 8000
-# the largest digit: whole numbers up to it are exact
-DIGITS = {"float64": 200, "float32": 200, "float16": 200, "bfloat16": 200, "int8": 100, "uint8": 200, "int32": 200,
-          "float8_e4m3fn": 15, "float8_e4m3fnuz": 15, "float8_e5m2": 7, "float8_e5m2fnuz": 7}
 ASYNCHRONOUS = ("cp.async", "direct load", "TMA", "bulk copy")          # kinds of operations that start copies
 # what these do to memory is told as loads and stores
 SILENT = ("ldmatrix", "stmatrix", "move", "exchange", "texture", "load shared", "tile", "hint", "prefetch",
           "setmaxnreg", "integer", "print")
-DOTS = ("quads", "pairs", "bf16_pairs")                 # of which the sums are the first operand
-Ids = NDArray[np.int64]                 # of elements: 1 ... m k are A's, row by row, then B's; 0 is none
-
-
-@dataclass
-class Launch:
-    """A kernel on matrices: `run(a, b, c)` simulates it on A [m, k], B [k, n] and C [m, n]."""
-    size: tuple[int, int, int]
-    formats: tuple[Any, Any, Any]       # NumPy's
-    names: tuple[str, str, str]         # of the arrays
-    functions: list[Any]
-    run: Callable[..., Any]
-    target: str
-    threads: tuple[int, int] | None = None      # of a CTA; None: a CPU's
-    warp: int = 1
-    grid: tuple[int, ...] = (1, 1)
-    traced: bool = True                 # can operands hold digits?
-    chosen: dict[str, Any] = field(default_factory=dict)    # parameters, in words
-    rows: int = 0                       # of A, of a user's kernel, which need not be a product
-    product: bool = True                # is it? found out by running it
 
 
 @dataclass
@@ -56,6 +26,7 @@ class Request:
     ids: Any                            # [width, threads of the run] or, of a copy, [elements]; None: not known
     costs: dict[int, Any]
     thread: int = -1                    # of a copy: in whose CTA
+    scales: Any = None                  # as ids: scales of blocks
 
 
 @dataclass
@@ -83,99 +54,19 @@ def record(launch: Launch) -> tuple[Any, list[Step], tuple[Any, Any, Any]]:
     a, b = draw.integers(-4, 5, (launch.rows or m, k)), draw.integers(-4, 5, (k, n))
     c = np.zeros((m, n), launch.formats[2])
     events, report = run(launch, a, b, c)
-    launch.product = a.shape[0] == m and bool((np.asarray(c) == (a @ b).astype(c.dtype)).all())
+    exact = np.matmul(*(launch.scales.numbers(a, b) if launch.scales else (a, b)))
+    launch.product = a.shape[0] == m and bool((np.asarray(c) == exact.astype(c.dtype)).all())
     if not launch.product and not launch.rows:
         raise ValueError("the product is wrong: this record would show something else")
     ids = origins(launch, events) if launch.traced else [None] * len(events)
-    return report, Steps(launch, events, ids).steps, (a, b, a @ b if launch.product else np.asarray(c, np.float64))
-
-
-def run(launch: Launch, a: Any, b: Any, c: Any, instead: Any = None) -> tuple[list[Event], Any]:
-    """Events and report, with other functions `instead` of some of the launch's. A Fault has `events`, which came
-    before it."""
-    events: list[Event] = []
-    kinds = launch.formats
-    try:
-        with simulator.observed(events.append, instead):
-            report = launch.run(np.asarray(a).astype(kinds[0]), np.asarray(b).astype(kinds[1]), c)
-    except simulator.Fault as fault:
-        fault.events = events                           # type: ignore[attr-defined]
-        raise
-    return events, report
-
-
-# ---- which elements they are
-
-def origins(launch: Launch, events: Sequence[Event]) -> list[Any]:
-    """Ids of each event as its values are held; of multiply-adds a pair of them, of its first two operands."""
-    (m, n, k), rows = launch.size, launch.rows or launch.size[0]
-    most = min(DIGITS.get(np.dtype(x).name, 0) for x in launch.formats[:2])
-    if not most:
-        return [None] * len(events)
-    numbers = np.arange(rows * k + k * n)
-    found: list[Any] = [None] * len(events)
-    scale, known = 1, len(numbers)
-    while known:
-        digits = numbers // scale % most + 1
-        again, _ = run(launch, digits[:rows * k].reshape(rows, k), digits[rows * k:].reshape(k, n),
-                       np.zeros((m, n), launch.formats[2]))
-        if [(e.what, e.line) for e in again] != [(e.what, e.line) for e in events]:
-            return [None] * len(events)                 # it depends on the data what the kernel does
-        for i, event in enumerate(again):
-            found[i] = _more(found[i], _digits(event, launch), scale, most)
-        scale, known = scale * most, known // most
-    return [None if x is None else tuple(np.where(y > len(numbers), 0, y) for y in x) for x in found]
-
-
-def _digits(event: Event, launch: Launch) -> Any:
-    """Digits that an event's values hold, as a tuple of arrays; None for an event without."""
-    kinds = [np.dtype(x) for x in launch.formats[:2]]
-    if event.what in ("load", "store", "copy") and event.value is not None:
-        return (_plain(event.value, kinds[0]),)
-    if event.what == "fma" and len(event.operands) >= 2:
-        n = event.threads.size
-        first = int(event.name in DOTS)
-        return tuple(_plain(np.broadcast_to(x, (*np.shape(x)[:-1], n)), kinds[0])
-                     for x in event.operands[first:first + 2])
-    if event.what == "mma":
-        n = event.threads.size
-        held = [np.broadcast_to(x, (*np.shape(x)[:-1], n)) for x in event.operands]
-        return tuple(_plain(np.atleast_2d(x), kinds[0]) for x in held)
-    return None
-
-
-def _plain(x: Any, kind: Any) -> Any:
-    """Values as whole numbers, 0 for what is none; words of several elements are taken apart, along the first axis."""
-    x = np.asarray(x)
-    if x.dtype.kind in "iu" and x.dtype != kind and x.dtype.itemsize >= kind.itemsize:
-        parts = x.dtype.itemsize // kind.itemsize
-        flat = np.atleast_2d(x)
-        x = np.moveaxis(np.ascontiguousarray(flat).view(kind).reshape(*flat.shape, parts), -1, 1)
-        x = x.reshape(-1, flat.shape[-1])
-    elif x.dtype.itemsize < kind.itemsize and x.dtype.kind in "iu":                     # bytes of elements
-        parts = kind.itemsize // x.dtype.itemsize
-        if x.ndim and x.shape[0] % parts == 0:
-            x = np.ascontiguousarray(x.T).view(kind).T
-    with np.errstate(all="ignore"):
-        numbers = x.astype(np.float64)
-        whole = np.isfinite(numbers) & (numbers == np.round(numbers)) & (numbers > 0) & (numbers < 256)
-    return np.where(whole, numbers, 0).astype(np.int64)
-
-
-def _more(known: Any, digits: Any, scale: int, most: int) -> Any:
-    """Numbers, 1 on, of which the next digit is known; 0 is none, and remains so."""
-    if digits is None:
-        return None
-    fits = [np.where((d > 0) & (d <= most), (d - 1) * scale + 1, 0) for d in digits]
-    if known is None:
-        return tuple(fits)
-    return tuple(np.where((x > 0) & (y > 0), x + y - 1, 0) for x, y in zip(known, fits))
+    scales = of_scales(launch, events) if launch.traced and launch.scales else [None] * len(events)
+    return report, Steps(launch, events, ids, scales).steps, (a, b, exact if launch.product else np.asarray(c, float))
 
 
 # ---- events as steps
 
 class Steps:
-    def __init__(self, launch: Launch, events: Sequence[Event], ids: Sequence[Any]) -> None:
+    def __init__(self, launch: Launch, events: Sequence[Event], ids: Sequence[Any], scales: Sequence[Any]) -> None:
         self.launch, self.steps = launch, list[Step]()
         self.of_a = (launch.rows or launch.size[0]) * launch.size[2]    # ids beyond are of B
         self.cpu = launch.threads is None
@@ -186,7 +77,7 @@ class Steps:
         self.waits: dict[int, Any] = {}                 # warp → what it waits for
         self.flying: dict[Any, list[int]] = defaultdict(list)           # key → steps of copies in flight
         self.groups: list[list[int]] = [[]]             # of cp.async, the last one open
-        for event, found in zip(events, ids):
+        for event, found, self.scales in zip(events, ids, scales):
             self.add(event, found)
             if len(self.steps) > MOST_STEPS:
                 raise ValueError(f"the run has more than {MOST_STEPS} steps: show it at smaller sizes")
@@ -231,12 +122,8 @@ class Steps:
         else:
             at = np.full(self.total, -1, np.int64)
             at[event.threads] = event.at
-            wide = None
-            if origin is not None:
-                wide = np.zeros((len(origin), self.total), np.int64)
-                wide[:, event.threads] = origin if event.mask is None or len(origin) != len(event.mask) else \
-                    np.where(event.mask, origin, 0)
-            step.requests.append(Request(at, wide, event.costs()))
+            step.requests.append(Request(at, self.wide(event, origin), event.costs(), scales=self.wide(
+                event, self.scales and self.scales[0])))
         if self.starting is not None and self.starting.line == event.line:
             step.started = True
             verb = event.name or event.what
@@ -246,6 +133,15 @@ class Steps:
                 fly = self.flying[step.key] if step.key else self.groups[-1]
                 if self.steps.index(step) not in fly:
                     fly.append(self.steps.index(step))
+
+    def wide(self, event: Event, ids: Any) -> Any:
+        """Ids of an access by all threads."""
+        if ids is None:
+            return None
+        wide = np.zeros((len(ids), self.total), np.int64)
+        wide[:, event.threads] = ids if event.mask is None or len(ids) != len(event.mask) else \
+            np.where(event.mask, ids, 0)
+        return wide
 
     def product(self, event: Event, ids: Any) -> None:
         step = self.step(event.what, event)

@@ -77,13 +77,15 @@ function where() {
   const shown = (X, a, b, id, hue, item) => { const name = K.names[X], out = []; let at = null;
     for (const st of K.steps) { if (st.kind.array !== name || !st.q) continue; for (const q of st.q) { if (at != null || !q[1].length) continue;
       K.every(st, q, (byte, x) => { if (x === id && at == null) at = byte; }); } if (at != null) break; }
-    out.push(at == null ? `${name}: not read in this run` : `${name} + ${fmt(at)} bytes, ${K.cpu ? "line " + floor(at / 64) : "sector " + floor(at / 32)}`);
+    out.push(at == null ? `${name}: not read in this run` : `${name} + ${fmt(floor(at))} bytes${item === .5 && !K.cpu ? at % 1 ? ", high 4 bits" : ", low 4 bits" : ""}, ${K.cpu ? "line " + floor(at / 64) : "sector " + floor(at / 32)}`);
     if (held) { const col = (X ? held.B : held.A).get(p), c = col && col.cells.get(X ? j : i);
-      if (c) { const byte = c[1] * K.item; out.push(`${c[0]} + ${fmt(byte)}${K.cpu ? "" : `, bank ${floor(byte / 4) % 32}`}${c[2] ? " (on its way)" : ""}`); } else out.push(K.cpu ? "not packed now" : "not in shared memory now"); }
-    const first = K.loaded(me).get(id); if (first != null) out.push(first <= state.step ? (K.tensor ? `in registers of ${K.words.warp} ${me.warp}` : "in a register") : `read in step ${first}`);
+      if (c) { const byte = floor(c[1] * K.item); out.push(`${c[0]} + ${fmt(byte)}${K.cpu ? "" : `, bank ${floor(byte / 4) % 32}`}${c[2] ? " (on its way)" : ""}`); } else out.push(K.cpu ? "not packed now" : "not in shared memory now"); }
+    const first = K.loaded(me).get(id); if (first != null) out.push(first <= state.step ? (K.tensor ? `in registers of ${K.words.warp} ${me.warp % (K.nt / K.warp)}` : "in a register") : `read in step ${first}`);
+    for (const name of K.between) { const found = K.passed(name).get(id); if (found) out.push(`${name} + ${fmt(found[0])} bytes, sector ${floor(found[0] / 32)}, written in step ${found[1]}`); }
+    if (K.scales) { const [value, number] = K.scale(X, X ? j : i, p), from = K.scaled().get(number), first = floor(p / K.scales.group) * K.scales.group; out.push(`times ${value}, the scale of k ${first} to ${min(K.k, first + K.scales.group) - 1}${from ? ` (${from.array} + ${fmt(from.byte)} bytes, sector ${floor(from.byte / 32)}; read in step ${from.step} by lane ${from.lane}${from.others ? ` and ${from.others} more` : ""})` : ""}`); }
     rows.push(`<tr><td style="color:var(--${hue})">${X ? `B[${p},${j}]` : `A[${i},${p}]`} = ${X ? K.b[p * K.n + j] : K.a[i * K.k + p]}</td><td>${out.join(" · ")}</td></tr>`); };
   if (K.traced && K.product) { shown(0, i, p, i * K.k + p, "A", bytes[0]); shown(1, p, j, K.mk + p * K.n + j, "B", bytes[1]); }
-  const owner = K.owner[i * K.n + j], lane = K.cpu ? "" : owner < 0 ? "its thread is not recorded" : `${K.words.cta} (${me.bx}, ${me.by}), thread (${me.tx}, ${me.ty}), ${K.words.warp} ${me.warp % (K.nt / K.warp)} lane ${me.lane}, `;
-  rows.push(`<tr><td style="color:var(--C)">${named(2)}[${i},${j}]</td><td>${lane}${K.register[i * K.n + j] >= 0 ? `sum ${K.register[i * K.n + j]} of its ${(K.cells.get(owner) || []).length}` : ""} · ${K.names[2]} + ${fmt((i * K.n + j) * K.itemC)} bytes</td></tr>`);
+  const owner = K.owner[i * K.n + j], lane = K.cpu ? "" : owner < 0 ? "its thread is not recorded" : `${K.words.cta} (${me.bx}, ${me.by}), thread (${me.tx}, ${me.ty}), ${K.words.warp} ${me.warp % (K.nt / K.warp)} lane ${me.lane}`;
+  rows.push(`<tr><td style="color:var(--C)">${named(2)}[${i},${j}]</td><td>${lane}${!K.cpu && K.register[i * K.n + j] >= 0 ? `, sum ${K.register[i * K.n + j]} of its ${(K.cells.get(owner) || []).length}` : ""}${K.cpu ? "" : " · "}${K.names[2]} + ${fmt((i * K.n + j) * K.itemC)} bytes</td></tr>`);
   $("where").innerHTML = `<table>${rows.join("")}</table>`;
 }

@@ -41,7 +41,7 @@ function levels(p) {
 
   // 1: global memory
   const tr = tile.i1 - tile.i0, tc = tile.j1 - tile.j0, done = K.done(i, j, state.step), share = done.size / k;
-  title(X[0], Y[0], "Global memory", K.ctas > 1 ? `${named(2)} ${m} × ${n} in ${K.ctas} tiles of ${tr} × ${tc}, one for each ${K.words.cta}` : K.cpu ? `A ${m} × ${k}, B ${k} × ${n}, C ${m} × ${n}` : `${named(2)} ${m} × ${n}, the tile of one ${K.words.cta}`, H.ink);
+  title(X[0], Y[0], "Global memory", K.parts > 1 ? `${named(2)} ${m} × ${n} in ${K.parts} tiles of ${tr} × ${tc}, one for each ${K.words.cta}` : K.cpu ? `A ${m} × ${k}, B ${k} × ${n}, C ${m} × ${n}` : `${named(2)} ${m} × ${n}, the tile of one ${K.words.cta}`, H.ink);
   matrix(p, g1.A, H.A, g1.u, 0, tr); matrix(p, g1.B, H.B, g1.u, tc, 0); matrix(p, g1.C, H.C, g1.u, tc, tr, {a: .05 + .3 * share, ga: .6});
   for (const x of runs(ps, whole)) { const w = (x[1] - x[0] + 1) * g1.u, f = held.A.get(x[0])?.flying || held.B.get(x[0])?.flying;
     const slab = (M, a, b, c, d, hue) => { if (f) hatch(p, a, b, c, d, hue); else p.rect(a, b, c, d, {fill: hue, a: .28}); p.rect(a, b, c, d, {stroke: hue, lw: f ? 1 : 2}); };
@@ -53,7 +53,7 @@ function levels(p) {
     cells(p, g1.A, g1.u, ids.filter(e => isOf(e, "A")).map(e => [e.i, e.p]), {fill: H.A, a});
     cells(p, g1.B, g1.u, ids.filter(e => isOf(e, "B")).map(e => [e.p, e.j]), {fill: H.B, a});
     cells(p, g1.C, g1.u, ids.filter(e => isOf(e, "C")).map(e => [e.i, e.j]), {fill: H.C, a}); }
-  band(p, g1.A, g1.u, i, 0, 1, k, H.A); band(p, g1.B, g1.u, 0, j, k, 1, H.B); cross(p, g1, i, j, i, j, narrow);
+  band(p, g1.A, g1.u, i, 0, 1, k, H.A); band(p, g1.B, g1.u, 0, j, k, 1, H.B); if (K.scales) blocks(p, g1, s, i, j); cross(p, g1, i, j, i, j, narrow);
   name(p, g1.A, named(0), H.A, 6, g1.A.h - 7); if (K.names[1] !== "-") name(p, g1.B, named(1), H.B, g1.B.w - 17, 18); name(p, g1.C, named(2), H.C, g1.C.w - 18, g1.C.h - 8);
 
   // 2: what the CTA holds
@@ -67,6 +67,16 @@ function levels(p) {
   third_(p, g3, s, me, done, narrow, title, X[2], Y[2]);
   if (!state.fault) links(p, s, me, narrow);
   else race(p, narrow);
+}
+
+// blocks of elements that share a scale: the selected row's and column's framed, filled where a step moves their scales
+function blocks(p, g, s, i, j) {
+  const {group} = K.scales, wide = ceil(K.k / group), draw = (X, at, b, o) => { const n = min(group, K.k - b * group) * g.u, e = o.stroke ? 2 : 0; if (X) p.rect(g.B.x + at * g.u - e, g.B.y + b * group * g.u, g.u + 2 * e, n, o); else p.rect(g.A.x + b * group * g.u, g.A.y + at * g.u - e, n, g.u + 2 * e, o); };
+  for (const x of scalesOf(s)) { const X = x >= K.m * wide, y = X ? x - K.m * wide : x; draw(X, floor(y / wide), y % wide, {fill: H.S, a: .35}); }
+  for (let b = 0; b < wide; b++) { for (const [X, at] of [[0, i], [1, j]]) draw(X, at, b, {stroke: H.S, lw: 1}); }
+}
+function scalesOf(s) {                                      // numbers of the scales that a step moves
+  const found = new Set(); for (const q of s.q || []) for (const ref of q[3] || []) for (const x of K.patterns[ref[0]]) if (x >= 0) found.add(x + ref[1]); return found;
 }
 
 const runs = (list, skip) => { const out = []; if (skip) return out; for (const x of list) { const l = out[out.length - 1]; if (l && x === l[1] + 1 && x % 64) l[1] = x; else out.push([x, x]); } return out; };
@@ -98,7 +108,7 @@ function second(p, g, held, whole, s, me, done, narrow, title, x0, y0, lit) {
   const {box, ps, place} = g, cta = K.cpu ? "" : ` of ${K.words.cta} (${me.bx}, ${me.by})`, rows = box.i1 - box.i0, cols = box.j1 - box.j0;
   const said = whole ? [K.cpu ? "Rows and columns" : narrow ? `${K.words.cta} (${me.bx}, ${me.by})` : `The tile${cta}`, K.cpu ? "nothing is packed: the loops read A and B themselves" : "nothing is shared: each thread reads global memory itself"]
     : K.cpu ? ["Packed panels", `A ${rows} × ${ps.length} and B ${ps.length} × ${cols}, copied once, used many times`]
-    : [narrow ? `Shared, ${K.words.cta} (${me.bx}, ${me.by})` : `Shared memory${cta}`, `${stages(held)}, ${K.nt} threads`];
+    : [narrow ? `Shared, ${K.words.cta} (${me.bx}, ${me.by})` : `Shared memory${cta}`, `${stages(held)}, ${K.threads[0] * K.threads[1]} threads`];
   title(x0, y0, said[0], said[1], H.S);
   const fine = g.u > 5 ? 1 : 0;
   matrix(p, g.A, H.A, g.u, fine, fine, {ga: .14, a: whole ? .08 : .04}); matrix(p, g.B, H.B, g.u, fine, fine, {ga: .14, a: whole ? .08 : .04});
@@ -188,10 +198,11 @@ function links(p, s, me, narrow) {
     const from = s.kind.op === "store" ? global : K.names.includes(s.kind.array) ? global : in2, to = s.kind.op === "store" ? in2 : in3;
     if (from && to) link(from, to, hue); }
 }
+const ctaOf = w => { const [, first, wide] = K.launches[w.launch || 0]; return first + (w.block[1] || 0) * wide + (w.block[0] || 0); };
 function race(p, narrow) {
   const f = state.fault, {g2} = G, s = step(); if (f.element == null || !f.here) return;
-  const cta = (f.here.block[1] || 0) * K.grid[0] + (f.here.block[0] || 0), kind = K.steps.map(x => x.kind).find(x => x.array === f.array && x.line === f.line) || s.kind;
-  const number = w => w ? cta * K.nt + (w.thread[1] || 0) * K.threads[0] + w.thread[0] : -1, byte = f.element * (kind.item || K.item);
+  const cta = ctaOf(f.here), kind = K.steps.map(x => x.kind).find(x => x.array === f.array && x.line === f.line) || s.kind;
+  const number = w => w ? cta * K.nt + (w.thread[1] || 0) * K.launchOf(cta)[3][0] + w.thread[0] : -1, byte = f.element * (kind.item || K.item);
   const id = K.names.includes(f.array) ? -1 : K.cellsOf(f.array, K.cpu ? 0 : cta).ids[floor(byte / K.item)], e = id >= 0 ? K.element(id) : null;
   const y = e ? g2.place.get(e.p) : null, M = e && e.of === "A" ? g2.A : g2.B, spot = e && y != null ? (e.of === "A" ? mid(M, g2.u, e.i - g2.box.i0, y) : mid(M, g2.u, y, e.j - g2.box.j0)) : null;
   const corner = w => { const own = (K.cells.get(number(w)) || []).map(c => [floor(c / K.n) - g2.box.i0, c % K.n - g2.box.j0]); if (!own.length) return null;

@@ -16,7 +16,7 @@ function use(id, keep = true) {
 function ready(data) { const x = new Model(data); x.words = data.target.startsWith("gfx") ? {cta: "workgroup", warp: "wave"} : {cta: "CTA", warp: "warp"}; return x; }
 function lead() {
   const moved = K.sites.reduce((t, s) => t + s.elements, 0), how = Object.entries(K.chosen).map(([x, y]) => x === "plan" ? y : `${x}=${y}`).join(" ");
-  $("lead").innerHTML = `${K.product ? '<span class="c">C</span> = <span class="a">A</span> <span class="b">B</span>' : `<span class="c">${escaped(K.names[2])}</span> from <span class="a">${escaped(K.names[0])}</span>`} on ${escaped(K.target)}${K.idea ? ": " + escaped(K.idea) : ""}. ${K.cpu ? "One thread" : `${many(K.ctas, K.words.cta)} of ${K.threads[0] * K.threads[1]} threads`}, ${fmt(moved)} loads and stores of elements, recorded by the simulator${how ? ` (${escaped(how)})` : ""}. Point at an element of ${K.product ? "C" : escaped(K.names[2])} to see what made it.`;
+  $("lead").innerHTML = `${K.product ? '<span class="c">C</span> = <span class="a">A</span> <span class="b">B</span>' : `<span class="c">${escaped(K.names[2])}</span> from <span class="a">${escaped(K.names[0])}</span>`} on ${escaped(K.target)}${K.idea ? ": " + escaped(K.idea) : ""}. ${K.cpu ? "One thread" : K.launches.length > 1 ? `${K.launches.length} launches, one after the other (${K.launches.map(x => `${escaped(x[0])}: ${many(x[4], K.words.cta)}`).join("; ")})` : `${many(K.ctas, K.words.cta)} of ${K.threads[0] * K.threads[1]} threads`}, ${fmt(moved)} loads and stores of elements, recorded by the simulator${how ? ` (${escaped(how)})` : ""}. Point at an element of ${K.product ? "C" : escaped(K.names[2])} to see what made it.`;
   $("foot").innerHTML = `Made by <b>${escaped(D.command)}</b>. The simulator runs all ${K.words.cta}s in step, which a chip does not; it counts what the kernel asks for, without caches and without time. ${K.traced ? "Which element lies where was found by running the kernel on operands that hold the digits of their own numbers." : !K.product ? "" : "Operands of this format cannot hold the numbers of their elements, so what lies in registers is not drawn."} <button id="svg">levels as SVG</button>`;
   $("svg").onclick = () => { const b = $("levels").getBoundingClientRect(), p = new SvgPen(b.width, b.height); levels(p); const a = document.createElement("a"); a.href = URL.createObjectURL(new Blob([p], {type: "image/svg+xml"})); a.download = `${K.id}.svg`; a.click(); };
 }
@@ -53,7 +53,7 @@ function breakIt(which) {
   const list = K.faults || []; if (!list.length) { const other = D.records.find(r => (r.faults || []).some(f => f.kind)); if (!other || other.id === K.id) return; use(other.id); return breakIt(); }
   play(false); const f = list[which ?? max(0, list.findIndex(x => x.kind === "race"))]; state.fault = state.fault === f ? null : f;
   if (state.fault && f.step >= 0) { go(f.step);
-    if (f.here && !K.cpu) { const cta = (f.here.block[1] || 0) * K.grid[0] + (f.here.block[0] || 0), own = K.cells.get(cta * K.nt + (f.here.thread[1] || 0) * K.threads[0] + f.here.thread[0]); if (own && own.length) { state.i = floor(own[0] / K.n); state.j = own[0] % K.n; } } }
+    if (f.here && !K.cpu) { const cta = ctaOf(f.here), own = K.cells.get(cta * K.nt + (f.here.thread[1] || 0) * K.launchOf(cta)[3][0] + f.here.thread[0]); if (own && own.length) { state.i = floor(own[0] / K.n); state.j = own[0] % K.n; } } }
   refresh();
 }
 function buttons() {

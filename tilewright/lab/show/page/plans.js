@@ -11,11 +11,11 @@ function plans() {
   for (const input of $("plans").querySelectorAll("input")) input.oninput = () => { at[+input.dataset.axis] = +input.value; input.nextElementSibling.textContent = now.axes[+input.dataset.axis].values[+input.value]; answer(now, at); };
   answer(now, at);
 }
+const unit = t => t >= 1 ? t.toPrecision(3) + " s" : t >= 1e-3 ? (t * 1e3).toPrecision(3) + " ms" : (t * 1e6).toPrecision(3) + " µs";
 function answer(now, at) {
   const index = now.axes.reduce((t, a, x) => t * a.values.length + at[x], 0);
   if (now.counted) return counted(now, now.answers[index]);
   const [plan, why, seconds, parts] = now.answers[index], best = now.best[1], worse = seconds / best - 1;
-  const unit = t => t >= 1 ? t.toPrecision(3) + " s" : t >= 1e-3 ? (t * 1e3).toPrecision(3) + " ms" : (t * 1e6).toPrecision(3) + " µs";
   if (why) { $("answer").innerHTML = `<span class="plan">${escaped(plan)}</span><span class="said bad">Not legal: ${escaped(why)}</span>`; return; }
   const bars = [["the planner's choice", now.best[1], "grey"], ["this plan", seconds, "C"], ...Object.entries(parts).map(([name, t]) => ["  " + name, t, "S"])], most = max(...bars.map(b => b[1])), rate = now.flops / seconds;
   const W = max(300, $("answer").clientWidth), tight = W < 480 || bars.some(b => b[0].length > 26), x0 = tight ? 0 : 170, bw = W - x0 - (tight ? 4 : 90), row = tight ? 38 : 26;
@@ -24,9 +24,9 @@ function answer(now, at) {
 }
 // parameters of a step: what the simulator counts, beside the most of any
 function counted(now, [text, why, numbers]) {
-  if (why) { $("answer").innerHTML = `<span class="plan">${escaped(text)}</span><span class="said bad">Not tried: ${escaped(why)}</span>`; return; }
-  const names = Object.keys(numbers), conflicts = names.filter(x => x.startsWith("conflicts")).reduce((t, x) => t + numbers[x], 0), W = max(300, $("answer").clientWidth), tight = W < 480, x0 = tight ? 0 : 190, bw = W - x0 - (tight ? 4 : 100), row = tight ? 38 : 26;
-  $("answer").innerHTML = `<span class="plan">${escaped(text)}</span><span class="said">${conflicts ? `<span class="bad">${fmt(conflicts)} conflicts</span>: passes over the banks that are needed only because words lie in the same one.` : "No bank conflict."}</span><svg viewBox="0 0 ${W} ${names.length * row + 4}" role="img" aria-label="counts">` + names.map((name, r) => { const x = numbers[name], most = max(1, ...now.answers.map(a => a[2][name.replace("conflicts", "passes")] || 0)), y = r * row, w = max(x ? 1.5 : 0, x / most * bw), hue = name.startsWith("conflicts") ? "bad" : name.startsWith("passes") ? "S" : "grey";
+  if (why) { $("answer").innerHTML = `<span class="plan">${escaped(text)}</span><span class="said bad">Not legal: ${escaped(why)}</span>`; return; }
+  const names = Object.keys(numbers).filter(x => x !== "seconds"), conflicts = names.filter(x => x.startsWith("conflicts")).reduce((t, x) => t + numbers[x], 0), W = max(300, $("answer").clientWidth), tight = W < 480, x0 = tight ? 0 : 190, bw = W - x0 - (tight ? 4 : 100), row = tight ? 38 : 26;
+  $("answer").innerHTML = `<span class="plan">${escaped(text)}</span><span class="said">Legal. The model expects <b>${unit(numbers.seconds)}</b>, the least that these counts allow. ${conflicts ? `<span class="bad">${fmt(conflicts)} conflicts</span>: passes over the banks that are needed only because words lie in the same one.` : "No bank conflict."}</span><svg viewBox="0 0 ${W} ${names.length * row + 4}" role="img" aria-label="counts">` + names.map((name, r) => { const x = numbers[name], most = max(1, ...now.answers.map(a => a[2][name.replace("conflicts", "passes")] || 0)), y = r * row, w = max(x ? 1.5 : 0, x / most * bw), hue = name.startsWith("conflicts") ? "bad" : name.startsWith("passes") ? "S" : "grey";
     return (tight ? `<text x="0" y="${y + 13}">${name} <tspan font-weight="650">${fmt(x)}</tspan></text><rect x="0" y="${y + 18}" width="${w}" height="12"` : `<text x="${x0 - 10}" y="${y + 15}" text-anchor="end">${name}</text><text x="${x0 + w + 8}" y="${y + 15}" font-weight="650">${fmt(x)}</text><rect x="${x0}" y="${y + 4}" width="${w}" height="15"`) + ` fill="var(--${hue})" opacity=".85"/>`; }).join("") + "</svg>";
 }
 // Layouts and number formats: drawings of the library, as they are in the documentation.

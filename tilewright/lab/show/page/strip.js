@@ -1,6 +1,6 @@
 // Bytes that move, beside the formulas of a step, and what that allows: a roofline by ratios.
 function strip() {
-  const {m, n, k} = K, item = ITEM[K.formats[0]] || 0, of = test => K.sites.filter(s => s.verb === "load" && test(s)).reduce((t, s) => t + s.bytes, 0), isAB = s => s.array === K.names[0] || s.array === K.names[1];
+  const {m, n, k} = K, item = ITEM[K.formats[0]] || 0, of = test => K.sites.filter(s => s.verb === "load" && test(s)).reduce((t, s) => t + s.bytes, 0), isAB = s => s.array === K.names[0] || s.array === K.names[1] || K.between.includes(s.array);
   $("strip").hidden = !K.product || !K.traced || !item; if ($("strip").hidden) return;
   const all = 2 * m * n * k * item, shared = of(s => s.space === "shared"), packed = of(s => s.space === "global" && K.staging.includes(s.array)), global = of(s => s.space === "global" && isAB(s)), once = (m * k + k * n) * item, F = K.formulas || {};
   const rows = [["what the multiply-adds use", all, null, "C"], ...(shared ? [["read from shared memory", shared, F.shared, "S"]] : packed ? [["read from packed panels", packed, null, "S"]] : []), [`read from ${K.cpu ? "A and B themselves" : "global memory"}`, global, F.global, "ink"], ["A and B, once each", once, null, "grey"]];

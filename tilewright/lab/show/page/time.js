@@ -22,6 +22,7 @@ function time(p) {
       if (sync) p.rect(x + max(0, w / 2 - 1), y + 2, max(1.5, min(w, 2)), h - 4, {fill: hue, a: past});
       else { p.rect(x, y + h - 2 - bar, max(.8, w - (w > 3 ? 1 : 0)), bar, {fill: s.moved > s.ideal && s.kind.space === "shared" ? H.bad : hue, a: past * .9}); if (s.moved > s.ideal && s.kind.space === "shared") p.rect(x, y + h - 2 - good, max(.8, w - (w > 3 ? 1 : 0)), good, {fill: hue, a: past}); } }); });
   let y = rows.length * h;
+  K.steps.forEach((s, q) => { const at = K.launchAt(s); if (at > 0 && K.launchAt(K.steps[q - 1]) !== at) { p.line(x0 + q * w, 0, x0 + q * w, y, {stroke: H.ink, dash: [3, 3]}); if (p.w - x0 - q * w > 60) p.text(`launch ${at + 1}`, x0 + q * w + 3, 10, {size: 10, fill: H.dim, halo: 1}); } });
   if (K.copies.length) { p.text(x0 ? "copies" : "", x0 - 6, y + 13, {size: p.w < 500 ? 9.5 : 11, fill: H.dim, align: "right"});
     const lanes = []; for (const s of K.copies) { const end = s.arrives ?? N; let l = lanes.findIndex(e => e <= s.number); if (l < 0) l = lanes.push(0) - 1; lanes[l] = end; s.lane = l; }
     const lh = 16 / lanes.length; for (const s of K.copies) { const end = s.arrives ?? N, on = state.step >= s.number && state.step < end, hue = hueOf(s);
@@ -37,9 +38,9 @@ function time(p) {
 // ---- in words
 const distinct = (refs, me) => new Set(refs.map(r => K.at(r, me.g)).filter(x => x >= 0)).size;
 function said(s) {
-  const me = K.me(state.i, state.j), per = K.nt / K.warp, own = s.w ? s.w.filter(w => floor(w / per) === me.cta) : [], role = K.roles.find(r => own.length && own.every(w => w % per >= r[1] && w % per < r[1] + r[2]));
-  const all = !s.w || own.length === per, who = K.cpu ? "The thread" : K.roles.length > 1 && role ? `The ${role[0]} ${role[2] > 1 ? `${K.words.warp}s` : K.words.warp}` : all ? "Each thread" : own.length === 1 ? `${K.words.warp[0].toUpperCase() + K.words.warp.slice(1)} ${own[0] % per}` : own.length ? `${own.length} ${K.words.warp}s` : `Another ${K.words.cta}`;
-  const k = s.kind, hue = {[H.A]: "a", [H.B]: "b", [H.C]: "c"}[hueOf(s)] || "s", arr = `<span class="${hue}">${escaped(k.array || "")}</span>`, many1 = /^Each/.test(who) || who === "Each thread" || who === "The thread" || /^(Warp|Wave|Another)/.test(who), v = (a, b) => many1 ? a : b;
+  const me = K.me(state.i, state.j), per = K.nt / K.warp, own = s.w ? s.w.filter(w => floor(w / per) === me.cta) : [], role = K.roles.find(r => own.length && own.every(w => w % per >= r[1] && w % per < r[1] + r[2])), at = K.launchAt(s), other = at >= 0 && K.launches[at] !== K.launchOf(me.cta);
+  const all = !s.w || own.length === per, who = other ? `Launch ${at + 1} of ${K.launches.length}, ${escaped(K.launches[at][0])}: each thread` : K.cpu ? "The thread" : K.roles.length > 1 && role ? `The ${role[0]} ${role[2] > 1 ? `${K.words.warp}s` : K.words.warp}` : all ? "Each thread" : own.length === 1 ? `${K.words.warp[0].toUpperCase() + K.words.warp.slice(1)} ${own[0] % per}` : own.length ? `${own.length} ${K.words.warp}s` : `Another ${K.words.cta}`;
+  const k = s.kind, hue = {[H.A]: "a", [H.B]: "b", [H.C]: "c"}[hueOf(s)] || "s", arr = `<span class="${hue}">${escaped(k.array || "")}</span>`, many1 = other || /^Each/.test(who) || who === "Each thread" || who === "The thread" || /^(Warp|Wave|Another)/.test(who), v = (a, b) => many1 ? a : b;
   const cost = k.space === "shared" && s.moved ? (s.moved > s.ideal ? ` <span class="bad">${fmt(s.moved)} passes for ${fmt(s.ideal)}: ${fmt(s.moved - s.ideal)} conflicts.</span>` : ` ${fmt(s.moved)} passes, no conflict.`) : k.space === "global" && s.moved && !K.cpu ? (s.moved > s.ideal ? ` <span class="bad">${fmt(s.moved)} sectors</span> where ${fmt(s.ideal)} would do.` : ` ${fmt(s.moved)} sectors, as few as there can be.`) : "";
   const n = (s.q || []).length * (k.width || 1), els = k.bulk ? "a tile" : n === 1 ? "an element" : `${n} elements${k.width > 1 ? `, ${k.width} at a time,` : ""}`;
   const p = K.depth(s, me), deep = p >= 0 ? ` at k ${p}` : "";
