@@ -64,7 +64,7 @@ MOST = {
     "files over 400 lines": 0,
     "lines of the library": 67399,
     "lines of loop nests": 10152,
-    "lines of the lab": 27208,
+    "lines of the lab": 27419,
     "lines of other engines": 5434,
 }
 OTHERS = "dask/", "mpi/", "numpy/", "jax/", "checkpoints/", "torch/distributed/"  # what serves programs of others
