@@ -1,0 +1,170 @@
+"""Graphs of products of blocks: which task makes which sums, from which blocks, and after which other task.
+
+Each block of C is one chain of tasks, each of which adds the products of some steps of k. How much memory that takes
+depends on the order in which Dask runs the chains and on which blocks wait for their last use:
+
+    reload      blocks of A and B that are read from storage are read by the task that multiplies them, one step after
+                the other, and again by each task: one task for each block of C. Nothing waits
+    panels      all chains advance together, step by step of k: a step's blocks of A and B are made when those of the
+                step before have had their last use. What waits are C and two panels of A and B
+    blocks      chain after chain, as Dask orders them. What waits is what Dask keeps: up to A, B and C
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import isnan
+from typing import Any, NamedTuple
+
+from dask._task_spec import DataNode, Task, TaskRef
+from dask.array.core import getter, getter_inline, getter_nofancy
+
+from tilewright.dask import blocks, chunks
+from tilewright.rules.subscripts import Labels
+
+READS = getter, getter_nofancy, getter_inline
+SCHEDULES = "auto", "reload", "panels", "blocks"
+
+Index = tuple[int, ...]
+
+
+class Side(NamedTuple):
+    """An operand, the labels of its axes, and its blocks as graph nodes that need nothing but data, where it has such.
+    `stored`: they read storage; `pure`: they are functions of Dask's own, which give the same when they run again."""
+    array: Any
+    labels: Labels
+    nodes: dict[Any, Any]
+    stored: bool
+    pure: bool
+
+    def key(self, at: Mapping[Any, int]) -> Any:
+        """The key of the block that the block with these indices of labels reads."""
+        return (self.array.name, *(0 if count == 1 else at[label]
+                                   for label, count in zip(self.labels, self.array.numblocks)))
+
+
+def side(x: Any, labels: Labels) -> Side:
+    if not hasattr(x, "dask"):
+        return Side(x, labels, {}, False, False)
+    graph = dict(x.__dask_optimize__(x.dask, x.__dask_keys__()))
+    nodes = {(x.name, *at): graph.get((x.name, *at)) for at in chunks.blocks(x.chunks)}
+    alone = all(isinstance(node, Task) and all(isinstance(graph.get(key), DataNode) for key in node.dependencies)
+                for node in nodes.values())
+    roots = [f for node in nodes.values() for f in _roots(node)] if alone else []
+    return Side(x, labels, nodes if alone else {}, bool(roots) and all(f in READS for f in roots),
+                bool(roots) and all(getattr(f, "__module__", "").startswith("dask.array") for f in roots))
+
+
+def _roots(node: Any) -> Iterator[Any]:
+    """The functions of a fused task that make something from data alone."""
+    inner = node.args[0] if node.has_subgraph() else {node.key: node}
+    for task in inner.values():
+        if isinstance(task, Task) and not any(isinstance(inner.get(key), Task) for key in task.dependencies):
+            yield task.func
+
+
+class Chains(NamedTuple):
+    """What the chains of a call have in common. `output`, `summed`: labels; `cut`: the chunks of each label;
+    `more`: blocks that the first ("c") or the last task of a chain takes beside: name, array, labels."""
+    name: str
+    work: blocks.Work
+    a: Side
+    b: Side
+    output: Labels
+    summed: Labels
+    cut: dict[Any, Any]
+    more: list[tuple[Any, Any, Labels]]
+
+    @property
+    def steps(self) -> list[dict[Any, int]]:
+        return [dict(zip(self.summed, at)) for at in chunks.blocks([self.cut[x] for x in self.summed])]
+
+    @property
+    def places(self) -> list[Index]:
+        return list(chunks.blocks([self.cut[x] for x in self.output]))
+
+
+def chosen(of: Chains, schedule: str, result_bytes: float) -> tuple[list[bool], bool]:
+    """For a and b, whether tasks read them again; and whether steps wait for each other."""
+    if schedule not in SCHEDULES:
+        raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, not {schedule!r}")
+    sides = of.a, of.b
+    if schedule == "reload":
+        if not any(x.nodes for x in sides):
+            raise ValueError('schedule="reload" is for operands whose blocks are made from data in the graph alone, as '
+                             "those of da.from_zarr and da.from_array, and a and b are others")
+        return [bool(x.nodes) for x in sides], False
+    if schedule == "blocks":
+        return [False, False], False
+    if schedule == "panels":
+        return [False, False], len(of.steps) > 1
+    again = [x.stored for x in sides]
+    waiting = sum(x.array.nbytes for x, stored in zip(sides, again) if x.pure and not stored)
+    less = not isnan(result_bytes) and not isnan(waiting) and result_bytes <= waiting
+    return again, len(of.steps) > 1 and less
+
+
+def tasks(of: Chains, again: Sequence[bool], gated: bool) -> dict[Any, Task]:
+    """The graph: one chain for each block of C, which has the name and the block's index as its key."""
+    graph: dict[Any, Task] = {}
+    steps, places = of.steps, of.places
+    free = [reads or not hasattr(x.array, "dask") for x, reads in zip((of.a, of.b), again)]
+    groups = [list(range(len(steps)))] if all(free) else [[p] for p in range(len(steps))]
+    made = _gates(of, again, graph) if gated else {}
+    starts = _starts(of)
+    for place in places:
+        at, before = dict(zip(of.output, place)), None
+        for group in groups:
+            ends = group[-1] == len(steps) - 1
+            taken: list[tuple[Any, Any]] = [] if before is None else [("acc", TaskRef(before))]
+            taken += [(name, TaskRef(Side(x, labels, {}, False, False).key(at))) for name, x, labels in of.more
+                      if (ends if name != "c" else group[0] == 0)]
+            held: dict[Any, None] = {}
+            for p in group:
+                for role, x, reads in zip("ab", (of.a, of.b), again):
+                    if not hasattr(x.array, "dask"):
+                        taken.append((role, TaskRef((x.array.name,))))
+                        continue
+                    key = x.key(at | steps[p])
+                    taken.append((role, blocks.Later(x.nodes[key]) if reads else TaskRef(made.get((role, key), key))))
+                    held |= dict.fromkeys(x.nodes[key].dependencies if reads else ())
+            taken += [(("key", key), TaskRef(key)) for key in held]
+            names, values = zip(*taken)
+            key = (of.name, *place) if ends else (f"{of.name}-sums", *place, group[-1])
+            graph[key] = Task(key, blocks.run, of.work, tuple(starts[p] for p in group), ends, names, *values)
+            before = key
+    return graph
+
+
+def _starts(of: Chains) -> list[int]:
+    """Of each step the index of its first element along k, if there is one summed axis."""
+    return chunks.begins(of.cut[of.summed[0]]) if len(of.summed) == 1 else [0] * len(of.steps)
+
+
+def _gates(of: Chains, again: Sequence[bool], graph: dict[Any, Task]) -> dict[Any, Any]:
+    """Copies of the tasks that make blocks of a and b. They run when the chains that use them have finished the step
+    before, so that no chain is more than one step ahead of another. Their keys, by role and key of the block."""
+    made: dict[Any, Any] = {}
+    steps, places = of.steps, of.places
+    for role, x, reads in zip("ab", (of.a, of.b), again):
+        if reads or not x.nodes:
+            continue
+        seen: set[Any] = set()
+        for p, step in enumerate(steps):
+            users: dict[Any, list[Index]] = {}
+            for place in places:
+                users.setdefault(x.key(dict(zip(of.output, place)) | step), []).append(place)
+            for key in users.keys() - seen if p else ():
+                copy, keys = (f"{of.name}-{role}", *key[1:]), tuple(x.nodes[key].dependencies)
+                before = [_finished(of, place, p - 1, graph) for place in users[key]]
+                graph[copy] = Task(copy, blocks.after, blocks.Later(x.nodes[key]), keys,
+                                   *map(TaskRef, (*keys, *before)))
+                made[role, key] = copy
+            seen |= users.keys()
+    return made
+
+
+def _finished(of: Chains, place: Index, p: int, graph: dict[Any, Task]) -> Any:
+    """The key of a task without a result that runs after this step of a chain, where its sums are."""
+    key = (f"{of.name}-finished", *place, p)
+    graph.setdefault(key, Task(key, blocks.finished, TaskRef((f"{of.name}-sums", *place, p))))
+    return key
