@@ -136,7 +136,7 @@ def tasks(of: Chains, again: Sequence[bool], gated: bool) -> dict[Any, Task]:
 
 
 def _starts(of: Chains) -> list[int]:
-    """Of each step the index of its first element along k, if there is one summed axis."""
+    """The index of each step's first element along k, if there is one summed axis."""
     return chunks.begins(of.cut[of.summed[0]]) if len(of.summed) == 1 else [0] * len(of.steps)
 
 
