@@ -16,14 +16,14 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-PLANS = {128: {"": ("g2 k128 s2", "g2 k176 s2", "g2 k160 s2"), "causal": ("g2 k128 s2", "g2 k176 s2")},
-         64: {"": ("g3 k128 s2", "g2 k192 s2", "g2 k128 s3", "g3 k160 s2"), "causal": ("g3 k128 s2", "g2 k128 s3", "g2 k192 s2")}}
+PLANS = {128: {"": ("g2 k128 s2", "g2 k176 s2", "g2 k160 s2"), "causal": ("g2 k128 s2", "g2 k128 s2 @16", "g2 k128 s2 @32", "g2 k160 s2")},
+         64: {"": ("g3 k128 s2", "g3 k96 s2", "g3 k112 s2"), "causal": ("g3 k128 s2", "g3 k128 s2 @16", "g3 k96 s2")}}
 EMIT = "tilewright.kernels.nvidia.attention:emit_attention"
 
 
 def options(size: int, band: str, text: str) -> dict[str, Any]:
     from tilewright.plans.nvidia_attention import AttentionPlan
-    p = AttentionPlan.read("attention " + text)
+    p = AttentionPlan.read("attention " + text.partition(" @")[0])
     return {"FORMAT": "bf16", "D": size, "DV": size, "WARPGROUPS": p.warpgroups, "KEYS": p.keys, "STAGES": p.stages,
             "BAND": band, "LSE": False, "WARP": 32}
 
@@ -53,13 +53,16 @@ def main() -> None:
     import torch.nn.functional as F
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
+    from tilewright.plans import nvidia_attention
     from tilewright.plans.nvidia_attention import AttentionPlan
     from tilewright.runtime.gpu import attention
     from tilewright.runtime.gpu.engine import NVIDIA
 
     def ours(q: Any, k: Any, v: Any, out: Any, band: str, text: str) -> Any:
+        text, _, held = text.partition(" @")
         plan = AttentionPlan.read("attention " + text)
         def call() -> None:
+            nvidia_attention.HELD = int(held) << 20 if held else 1 << 60
             run, looks = NVIDIA.begin({"q": q, "k": k, "v": v}, {"out": out})
             with run:
                 attention.forward(run, *(looks[x].shadow for x in "qkv"), looks["out"].shadow, None,

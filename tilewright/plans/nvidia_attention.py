@@ -8,7 +8,7 @@ from tilewright.plans.common import NoPlan
 
 FORMATS = "bf16", "f16"
 SIZES = range(32, 257, 32)          # of heads, and of their values
-HELD = 32 << 20                     # bytes of keys and values that a section of heads may have, to stay in L2
+HELD = 1 << 60                     # bytes of keys and values that a section of heads may have, to stay in L2
 _TEXT = re.compile(r"attention g(\d+) k(\d+) s(\d+)")
 
 

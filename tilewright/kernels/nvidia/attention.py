@@ -28,7 +28,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import SimpleNamespace
 from typing import Any
 
@@ -42,6 +42,7 @@ from tilewright.plans.wgmma_rules import GROUP, WARPS
 
 REGISTERS = {1: (240, 24), 2: (240, 24), 3: (160, 32)}      # of math and of loads, by the number of warpgroups
 TYPES = {"bf16": bf16, "f16": f16}
+ROOM = 226 << 10                # bytes of shared memory for tiles
 LOG2E = math.log2(math.e)
 BANDS = "", "causal", "window"                              # what limits keys beside their number: nothing, i + last, both
 
@@ -85,6 +86,12 @@ class _Sizes:
     STAGES: int
     BAND: str
     LSE: bool
+
+    @property
+    def QUERY_STAGES(self) -> int:
+        """Two where shared memory has room, so that the next tile of queries is there when one ends."""
+        others = self.STAGES*(self.keys.BYTES + self.values.BYTES)
+        return 2 if others + 2*self.WARPGROUPS*self.queries.BYTES <= ROOM else 1
 
     @property
     def QUERIES(self) -> int:
@@ -177,19 +184,23 @@ class Order:
         return self.k.select(round % 2 == 0, self.cta, self.ctas - 1 - self.cta)
 
     @contextmanager
-    def each(self, here: Value | None = None) -> Iterator[tuple[Value, Work]]:
+    def each(self, here: Value) -> Iterator[tuple[Value, Work]]:
         """A loop over the CTA's tiles, each with its number; `here` or not at all."""
-        k, g = self.k, self.g
-        stop = self.rounds if here is None else k.select(here, self.rounds, 0)
-        with k.loop(stop, unroll=False) as number:
-            tile = number*self.ctas + self._place(number)
-            part = self.rows*g.section
-            section = tile // part
-            inside = tile - section*part
-            up = inside // g.section
-            pair = section*g.section + (inside - up*g.section)
-            batch = pair // g.heads
-            yield number, self._work((self.rows - 1 - up)*self.s.QUERIES, pair - batch*g.heads, batch)
+        k = self.k
+        with k.loop(k.select(here, self.rounds, 0), unroll=False) as number:
+            yield number, self.work(number)
+
+    def work(self, number: Value) -> Work:
+        """The CTA's tile of this number."""
+        g = self.g
+        tile = number*self.ctas + self._place(number)
+        part = self.rows*g.section
+        section = tile // part
+        inside = tile - section*part
+        up = inside // g.section
+        pair = section*g.section + (inside - up*g.section)
+        batch = pair // g.heads
+        return self._work((self.rows - 1 - up)*self.s.QUERIES, pair - batch*g.heads, batch)
 
     def _work(self, i0: Value, head: Value, batch: Value) -> Work:
         k, g, s = self.k, self.g, self.s
@@ -206,6 +217,19 @@ class Order:
         return Work(i0, head, batch, first, end, whole_first, whole_end)
 
 
+class Carried:
+    """A tile of queries that a loop hands on."""
+
+    def __init__(self, k: Kernel, work: Work) -> None:
+        self.variables = {x.name: k.variable(i32, getattr(work, x.name)) for x in fields(Work)}
+
+    def get(self) -> Work: return Work(**{name: x.get() for name, x in self.variables.items()})
+
+    def set(self, work: Work) -> None:
+        for name, x in self.variables.items():
+            x.set(getattr(work, name))
+
+
 @dataclass(frozen=True)
 class _Parts:
     """What both roles have."""
@@ -215,18 +239,23 @@ class _Parts:
     t: Value
     keys: Ring
     values: Ring
-    queries: list[Ring]             # of each warpgroup
+    queries: Ring                   # a stage for each warpgroup, once or twice
     turn: Mbarriers | None
     order: Order
 
     @classmethod
     def begun(cls, k: Kernel, g: SimpleNamespace, s: _Sizes) -> _Parts:
         keys, values = Ring.made(k, "k_smem", s.keys, s.STAGES), Ring.made(k, "v_smem", s.values, s.STAGES)
-        full, empty = k.mbarriers("q_full", s.WARPGROUPS), k.mbarriers("q_empty", s.WARPGROUPS)
-        queries = Ring(full, empty, k.smem("q_smem", (s.WARPGROUPS, s.queries.BYTES), i8, ALIGN), s.queries, 1)
+        COUNT = s.QUERY_STAGES*s.WARPGROUPS
+        queries = Ring.made(k, "q_smem", s.queries, COUNT)
         turn = k.mbarriers("turn", s.WARPGROUPS) if s.WARPGROUPS > 1 else None
         k.init_mbarriers()
-        return cls(k, g, s, k.thread[0], keys, values, [queries], turn, Order(k, g, s))
+        return cls(k, g, s, k.thread[0], keys, values, queries, turn, Order(k, g, s))
+
+    def of_queries(self, number: Value, warpgroup: Any) -> tuple[Value, Value]:
+        """Stage and parity of a warpgroup's queries of tile `number`."""
+        stages = self.s.QUERY_STAGES
+        return number % stages * self.s.WARPGROUPS + warpgroup, number // stages % 2
 
 
 def _load(parts: _Parts) -> None:
@@ -234,7 +263,7 @@ def _load(parts: _Parts) -> None:
     k, g, s, t = parts.k, parts.g, parts.s, parts.t
     k.registers(REGISTERS[s.WARPGROUPS][1], more=False)
     first_warp = t < GROUP*s.WARPGROUPS + k.warp
-    queries, position = parts.queries[0], k.variable(i32, 0)
+    queries, position = parts.queries, k.variable(i32, 0)
 
     def copy(ring: Ring, position: Value, map: Value, tile: Value, work: Work) -> None:
         stage = ring.refill(position)
@@ -244,10 +273,11 @@ def _load(parts: _Parts) -> None:
     with parts.order.each(first_warp) as (number, work):
         begin, last = position.get(), work.end - 1
         for w in range(s.WARPGROUPS):
-            queries.empty.wait(w, number % 2 ^ 1, sleep=True)
-            queries.full.arrive(w, by="role", expect=s.queries.BYTES)
+            stage, parity = parts.of_queries(number, w)
+            queries.empty.wait(stage, parity ^ 1, sleep=True)
+            queries.full.arrive(stage, by="role", expect=s.queries.BYTES)
             with k.when(k.elect()):
-                queries.copy(k, k.constant(i32, w), g.q, work.i0 + w*M, work.head, work.batch)
+                queries.copy(k, stage, g.q, work.i0 + w*M, work.head, work.batch)
         copy(parts.keys, begin, g.k, last, work)
         with k.loop(work.count, start=1, unroll=False) as p:
             copy(parts.keys, begin + p, g.k, last - p, work)
@@ -277,34 +307,48 @@ class _Math:
         self.position = k.variable(i32, 0)
 
     def run(self) -> None:
+        """Tile after tile. The first scores of the next one are products beside the last sums of one; after the CTA's
+        last tile they are its own once more, and not used."""
+        k, s, parts = self.k, self.s, self.parts
+        order = parts.order
+        work = Carried(k, order.work(k.constant(i32, 0)))
+        self._first_scores(k.constant(i32, 0))
+        self._begin(work.get())
+        with k.loop(order.rounds, unroll=False) as number:
+            now, begin = work.get(), self.position.get()
+            self._steps(now, number, begin)
+            more = number + 1 < order.rounds
+            after = number + k.cast(more, i32)
+            parts.queries.empty.arrive(parts.of_queries(number, self.mine)[0], by="warp", turns=s.WARPGROUPS)
+            self._turn_over(after, begin + now.count - 1, more)
+            self._store(now)
+            work.set(order.work(after))
+            self.position.set(begin + now.count)
+            self._begin(work.get())
+
+    def _steps(self, work: Work, number: Value, begin: Value) -> None:
+        """All tiles of keys but the first."""
         k, s = self.k, self.s
-        with self.parts.order.each() as (number, work):
-            begin = self.position.get()
-            self._begin(number, work, begin)
-            right = work.end - k.max(k.min(work.whole_end, work.end), work.first)       # positions that are masked
-            masked = k.max(right, 1)
-            end = work.count
-            left = end if s.BAND != "window" else k.max(k.min(work.end - work.whole_first, end), masked)
-            if s.BAND:
-                with k.loop(k.min(masked, end), start=1, unroll=False) as p:
-                    self._step(work, begin, p, MASKED=True)
-            with k.loop(left, start=k.min(masked, left), unroll=False) as p:
-                self._step(work, begin, p, MASKED=False)
-            if s.BAND == "window":
-                with k.loop(end, start=left, unroll=False) as p:
-                    self._step(work, begin, p, MASKED=True)
-            self.parts.queries[0].empty.arrive(self.mine, by="warp", turns=s.WARPGROUPS)
-            self._last(begin + end - 1)
-            self.position.set(begin + end)
-            self._store(work)
+        right = work.end - k.max(k.min(work.whole_end, work.end), work.first)           # positions that are masked
+        masked = k.max(right, 1)
+        end = work.count
+        left = end if s.BAND != "window" else k.max(k.min(work.end - work.whole_first, end), masked)
+        if s.BAND:
+            with k.loop(k.min(masked, end), start=1, unroll=False) as p:
+                self._step(work, number, begin, p, MASKED=True)
+        with k.loop(left, start=k.min(masked, left), unroll=False) as p:
+            self._step(work, number, begin, p, MASKED=False)
+        if s.BAND == "window":
+            with k.loop(end, start=left, unroll=False) as p:
+                self._step(work, number, begin, p, MASKED=True)
 
     # ---- products
 
-    def _start_scores(self, position: Value) -> None:
-        k, s, keys, queries = self.k, self.s, self.parts.keys, self.parts.queries[0]
-        stage = position % s.STAGES
+    def _start_scores(self, number: Value, position: Value) -> None:
+        k, s, keys, queries = self.k, self.s, self.parts.keys, self.parts.queries
+        own, stage = self.parts.of_queries(number, self.mine)[0], position % s.STAGES
         for step in range(s.D * s.keys.ITEM // DEPTH):
-            k.wgmma(self.score, self.scores, queries.smem.at(self.mine, s.queries.offset(0, step)),
+            k.wgmma(self.score, self.scores, queries.smem.at(own, s.queries.offset(0, step)),
                     keys.smem.at(stage, s.keys.offset(0, step)), step > 0)
         k.wgmma_commit()
 
@@ -320,25 +364,29 @@ class _Math:
                     values.smem.at(stage, s.values.offset(0, step)), True)
         k.wgmma_commit()
 
-    def _begin(self, number: Value, work: Work, begin: Value) -> None:
-        """The first tile of keys."""
+    def _first_scores(self, number: Value) -> None:
+        """Those of the CTA's first tile."""
         k, parts = self.k, self.parts
+        stage, parity = parts.of_queries(number, self.mine)
+        parts.queries.full.wait(stage, parity, sleep=True)
+        parts.keys.filled(number)
+        self._forget()
+        k.wgmma_fence()
+        self._start_scores(number, number)
+        k.wgmma_wait(0, self.scores)
+        parts.keys.give_back(number)
+
+    def _begin(self, work: Work) -> None:
+        """With the scores of a tile's first keys."""
         for half in range(2):
             self.largest[0, half], self.total[0, half] = -math.inf, 0
         for ij in self.sums.registers:
             self.sums[ij] = 0
-        self._forget()
-        parts.queries[0].full.wait(self.mine, number % 2, sleep=True)
-        parts.keys.filled(begin)
-        k.wgmma_fence()
-        self._start_scores(begin)
-        k.wgmma_wait(0, self.scores)
-        parts.keys.give_back(begin)
-        self._mask(work, k.constant(i32, 0))
+        self._mask(work, self.k.constant(i32, 0))
         self._softmax()
         self._pack()
 
-    def _step(self, work: Work, begin: Value, p: Value, MASKED: bool) -> None:
+    def _step(self, work: Work, number: Value, begin: Value, p: Value, MASKED: bool) -> None:
         k, parts, turns = self.k, self.parts, self.turns
         parts.keys.filled(begin + p)
         if turns:
@@ -346,7 +394,7 @@ class _Math:
         self._forget()
         rows = self._rows()
         k.wgmma_fence(self.sums)
-        self._start_scores(begin + p)
+        self._start_scores(number, begin + p)
         parts.values.filled(begin + p - 1)
         self._start_sums(begin + p - 1, rows)
         if turns:
@@ -356,21 +404,35 @@ class _Math:
         if MASKED:
             self._mask(work, p)
         shrink = self._softmax()
+        self._stay()
         k.wgmma_wait(0, self.sums)
         parts.values.give_back(begin + p - 1)
         self._pack()
         for _, e in self.sums.registers:
             self.sums[0, e] = self.sums[0, e]*shrink[e // 2 % 2]
 
-    def _last(self, position: Value) -> None:
-        """The products of the last tile with V."""
-        k, values = self.k, self.parts.values
-        values.filled(position)
+    def _turn_over(self, after: Value, last: Value, more: Value) -> None:
+        """The products of a tile's last keys with V, at this position, and the first scores of tile `after`."""
+        k, parts, turns = self.k, self.parts, self.turns
+        position = last + k.cast(more, i32)
+        with k.when(more):
+            stage, parity = parts.of_queries(after, self.mine)
+            parts.queries.full.wait(stage, parity, sleep=True)
+            parts.keys.filled(position)
+        if turns:
+            turns.wait()
+        self._forget()
         rows = self._rows()
         k.wgmma_fence(self.sums)
-        self._start_sums(position, rows)
+        self._start_scores(after, position)
+        parts.values.filled(last)
+        self._start_sums(last, rows)
+        if turns:
+            turns.end()
+        k.wgmma_wait(1, self.scores)
+        parts.keys.give_back(position)
         k.wgmma_wait(0, self.sums)
-        values.give_back(position)
+        parts.values.give_back(last)
 
     def _forget(self) -> None:
         """The scores of before are not needed."""
@@ -423,6 +485,13 @@ class _Math:
                 total = total + x
             self.total[0, half] = total
         return shrink
+
+    def _stay(self) -> None:
+        """A branch that depends on all exponentials, and is never taken. NVIDIA's assembler would move the wait behind
+        it in front of them, and the tensor cores would have nothing to do meanwhile."""
+        k = self.k
+        with k.when(self.total[0, 0] + self.total[0, 1] < 0.0):
+            k.warp_barrier()
 
     def _tree(self, xs: list[Value]) -> list[Value]:
         """Four largest ones of several."""
