@@ -1,12 +1,14 @@
-"""Attention on a GPU: tilewright's kernel beside cuDNN's and FlashAttention's through torch.
+"""Attention on a GPU: tilewright's kernel beside cuDNN's and FlashAttention's through torch, in CUDA graphs.
 
-    python bench/attention.py [--plans] [--sizes 128,64] [--lengths 1024,4096,16384] [--rounds 5]
+    python bench/attention.py [--plans] [--sizes 128,64] [--lengths 1024,4096,16384] [--rounds 5] [--decode] [--scores]
+
+Queries, keys and values [16384 / L, 2048 / D, L, D] in bf16. A result is compared with float64 on some rows before it
+is timed. Rates count the products of pairs that a query sees. `--plans`: others than the one that is chosen, too.
 """
 from __future__ import annotations
 
 import argparse
 import math
-import os
 import statistics
 import sys
 import time
@@ -16,24 +18,129 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-PLANS = {128: {"": ("g2 k128 s2", "g2 k176 s2", "g2 k160 s2"), "causal": ("g2 k128 s2", "g2 k128 s2 @16", "g2 k128 s2 @32", "g2 k160 s2")},
-         64: {"": ("g3 k128 s2", "g3 k96 s2", "g3 k112 s2"), "causal": ("g3 k128 s2", "g3 k128 s2 @16", "g3 k96 s2")}}
 EMIT = "tilewright.kernels.nvidia.attention:emit_attention"
+PLANS = {128: ("g2 k128 s2", "g2 k176 s2", "g2 k160 s2"), 64: ("g3 k128 s2", "g3 k96 s2", "g3 k112 s2")}
+DECODE = ((1, 32768), (16, 8192))
+DECODES = ("g1 k128 s3", "g1 k64 s6")
 
 
-def options(size: int, band: str, text: str) -> dict[str, Any]:
-    from tilewright.plans.nvidia_attention import AttentionPlan
-    p = AttentionPlan.read("attention " + text.partition(" @")[0])
-    return {"FORMAT": "bf16", "D": size, "DV": size, "WARPGROUPS": p.warpgroups, "KEYS": p.keys, "STAGES": p.stages,
-            "BAND": band, "LSE": False, "WARP": 32}
+def softcap(score: Any, i: Any, j: Any, head: Any) -> Any:
+    import tilewright as tw
+    return 20.0 * tw.tanh(score / 20.0)
 
 
-def compile_one(asked: tuple[int, str, str]) -> float:
+def alibi(score: Any, i: Any, j: Any, head: Any) -> Any:
+    return score + 0.02 * (head + 1) * (j - i)
+
+
+def problem(batch: int, heads: int, kv_heads: int, queries: int, keys: int, size: int, causal: bool, score: Any = None
+            ) -> Any:
+    """The call's record."""
+    import ml_dtypes
+    import numpy as np
+
+    from tilewright.rules.attending import Asked, attending
+    q, k = (np.broadcast_to(np.zeros((), ml_dtypes.bfloat16), (batch, h, n, size))
+            for h, n in ((heads, queries), (kv_heads, keys)))
+    return attending({"q": q, "k": k, "v": k}, Asked(causal=causal, bias=score)).problem
+
+
+def every(asked: Any) -> list[tuple[Any, str | None]]:
+    """Problems, with plans: None is the one that is chosen."""
+    found: list[tuple[Any, str | None]] = []
+    for d in map(int, asked.sizes.split(",")):
+        for length in map(int, asked.lengths.split(",")):
+            for causal in (False, True):
+                p = problem(16384 // length, 2048 // d, 2048 // d, length, length, d, causal)
+                found += [(p, text) for text in (PLANS[d] if asked.plans else (None,))]
+    if asked.decode:
+        for batch, keys in DECODE:
+            p = problem(batch, 32, 8, 1, keys, 128, False)
+            found += [(p, text) for text in (DECODES if asked.plans else (None,))]
+    if asked.scores:
+        found += [(problem(4, 16, 16, 4096, 4096, 128, causal, score), None)
+                  for causal, score in ((True, alibi), (False, softcap))]
+    return found
+
+
+def compile_one(case: tuple[Any, str | None]) -> None:
     from tilewright.compiler import artefact
+    from tilewright.plans import nvidia_attention
     from tilewright.targets import target
-    begin = time.time()
-    artefact.code(EMIT, target("sm_90a"), **options(*asked))
-    return time.time() - begin
+    shape, plan, _ = nvidia_attention.chosen(case[0], 132, False, plan_of(case[1]))
+    artefact.code(EMIT, target("sm_90a"), SHAPE=shape, PLAN=plan, WARP=32)
+
+
+def plan_of(text: str | None) -> Any:
+    from tilewright.plans.nvidia_attention import AttentionPlan
+    return text and AttentionPlan.read(f"attention {text}")
+
+
+def ours(q: Any, k: Any, v: Any, out: Any, p: Any, text: str | None) -> Any:
+    """A call of the kernel by this plan."""
+    from tilewright.rules.attending import Asked, attending
+    from tilewright.runtime.gpu import attention
+    from tilewright.runtime.gpu.engine import NVIDIA
+
+    def call() -> None:
+        run, looks = NVIDIA.begin({"q": q, "k": k, "v": v}, {"out": out})
+        with run:
+            found = attending({x: looks[x].shadow for x in "qkv"}, Asked(causal=p.after is not None), False)
+            attention.attend(run, found._replace(problem=p), looks["out"].shadow, None, plan_of(text))
+    return call
+
+
+def graphed(call: Any, count: int) -> Any:
+    """So many calls in one graph."""
+    import torch
+    call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(count):
+            call()
+    return graph
+
+
+def wrong(out: Any, q: Any, k: Any, v: Any, p: Any) -> float:
+    """The largest difference from float64 on some rows of the last head of the last sequence."""
+    import torch
+    pick = torch.randint(0, p.queries, (8,), device="cuda")
+    s = (q[-1, -1, pick].double() @ k[-1, -1].double().T) / math.sqrt(p.size)
+    i, j = pick[:, None] + p.keys - p.queries, torch.arange(p.keys, device="cuda")[None]
+    if p.score and "tanh" in p.score:
+        s = 20 * torch.tanh(s / 20)
+    elif p.score:
+        s = s + 0.02 * p.heads * (j - i)
+    s = s.masked_fill(j > i, -math.inf) if p.after is not None else s
+    wanted = torch.softmax(s, -1) @ v[-1, -1].double()
+    return float((out[-1, -1, pick].double() - wanted).abs().max()) + (1e9 if bool(out.isnan().any()) else 0)
+
+
+def peers(q: Any, k: Any, v: Any, p: Any) -> dict[str, Any]:
+    import torch.nn.functional as F
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    def peer(backend: Any) -> Any:
+        def call() -> Any:
+            with sdpa_kernel(backend):
+                return F.scaled_dot_product_attention(q, k, v, is_causal=p.after is not None,
+                                                      enable_gqa=p.heads > p.kv_heads)
+        return call
+    if p.score:
+        import torch
+        from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+        flex = torch.compile(flex_attention)
+
+        def capped(score: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+            return 20 * torch.tanh(score / 20)
+
+        def sloped(score: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+            return score + 0.02 * (h + 1) * (j - i)
+        block = create_block_mask(lambda b, h, i, j: i >= j, None, None, p.queries, p.keys, device="cuda") \
+            if p.after is not None else None
+        return {"flex": lambda: flex(q, k, v, score_mod=capped if "tanh" in p.score else sloped, block_mask=block)}
+    return {"cudnn": peer(SDPBackend.CUDNN_ATTENTION), "flash": peer(SDPBackend.FLASH_ATTENTION)}
 
 
 def main() -> None:
@@ -41,87 +148,53 @@ def main() -> None:
     parser.add_argument("--sizes", default="128,64")
     parser.add_argument("--lengths", default="1024,4096,16384")
     parser.add_argument("--rounds", type=int, default=5)
+    for name in ("plans", "decode", "scores", "compile"):
+        parser.add_argument(f"--{name}", action="store_true")
     asked = parser.parse_args()
-    sizes = [*map(int, asked.sizes.split(","))]
-    every = [(d, band, text) for d in sizes for band in ("", "causal") for text in PLANS[d][band]]
-    begin = time.time()
+    cases, begin = every(asked), time.time()
     with ProcessPoolExecutor(12) as pool:
-        list(pool.map(compile_one, every))
-    print(f"compiled {len(every)} in {time.time() - begin:.1f} s", flush=True)
+        list(pool.map(compile_one, cases))
+    print(f"compiled {len(cases)} in {time.time() - begin:.1f} s", flush=True)
+    if asked.compile:
+        return
 
     import torch
-    import torch.nn.functional as F
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    from tilewright.plans import nvidia_attention
-    from tilewright.plans.nvidia_attention import AttentionPlan
-    from tilewright.runtime.gpu import attention
-    from tilewright.runtime.gpu.engine import NVIDIA
-
-    def ours(q: Any, k: Any, v: Any, out: Any, band: str, text: str) -> Any:
-        text, _, held = text.partition(" @")
-        plan = AttentionPlan.read("attention " + text)
-        def call() -> None:
-            nvidia_attention.HELD = int(held) << 20 if held else 1 << 60
-            run, looks = NVIDIA.begin({"q": q, "k": k, "v": v}, {"out": out})
-            with run:
-                attention.forward(run, *(looks[x].shadow for x in "qkv"), looks["out"].shadow, None,
-                                  1 / math.sqrt(q.shape[-1]), None, 0 if band else None, plan)
-        return call
-
-    def peer(backend: Any, q: Any, k: Any, v: Any, band: str) -> Any:
-        def call() -> Any:
-            with sdpa_kernel(backend):
-                return F.scaled_dot_product_attention(q, k, v, is_causal=bool(band))
-        return call
-
-    for d in sizes:
-        for length in map(int, asked.lengths.split(",")):
-            heads, batch = 2048 // d, 16384 // length
-            q, k, v = (torch.randn(batch, heads, length, d, device="cuda").bfloat16() for _ in range(3))
-            for band in ("", "causal"):
-                sides = {}
-                out = torch.full_like(q, float("nan"))
-                pick = torch.randint(0, length, (8,))
-                h = heads - 1
-                s = (q[-1, h, pick].double() @ k[-1, h].double().T) / math.sqrt(d)
-                if band:
-                    s = s.masked_fill(torch.arange(length, device="cuda")[None] > pick.cuda()[:, None], -math.inf)
-                wanted = torch.softmax(s, -1) @ v[-1, h].double()
-                for text in PLANS[d][band]:
-                    call = ours(q, k, v, out, band, text)
-                    out.fill_(float("nan"))
-                    try:
-                        call()
-                        torch.cuda.synchronize()
-                    except Exception as error:
-                        print(d, length, band, text, repr(error)[:300], flush=True)
-                        raise
-                    wrong = (out[-1, h, pick].double() - wanted).abs().max().item()
-                    nans = int(out.isnan().sum())
-                    if wrong > 0.02 or nans:
-                        print(f"WRONG {d} {length} {band} {text}: {wrong} {nans} nan", flush=True)
-                    sides[text] = call
-                sides["cudnn"] = peer(SDPBackend.CUDNN_ATTENTION, q, k, v, band)
-                sides["flash"] = peer(SDPBackend.FLASH_ATTENTION, q, k, v, band)
-                found = {x: [] for x in sides}
-                for x in sides.values():
-                    x()
-                for _ in range(asked.rounds):
-                    for name, call in sides.items():
-                        a, b = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-                        call()
-                        a.record()
-                        for _ in range(6):
-                            call()
-                        b.record()
-                        torch.cuda.synchronize()
-                        found[name].append(a.elapsed_time(b) / 6)
-                flops = 4 * batch * heads * length * length * d / (2 if band else 1)
-                rate = {name: flops / statistics.median(x) / 1e9 for name, x in found.items()}
-                best = max(rate[x] for x in PLANS[d][band])
-                print(f"D={d} L={length} {band or 'full'}: " + "  ".join(f"{n} {r:.0f}" for n, r in rate.items())
-                      + f"  best/cudnn {best / rate['cudnn']:.3f}", flush=True)
+    for p in dict.fromkeys(p for p, _ in cases):
+        q, k, v = (torch.randn(p.sequences, h, n, p.size, device="cuda").bfloat16() for h, n in (
+            (p.heads, p.queries), (p.kv_heads, p.keys), (p.kv_heads, p.keys)))
+        out, sides = torch.empty_like(q), {}
+        for text in (text for other, text in cases if other is p or other == p):
+            out.fill_(float("nan"))
+            call = ours(q, k, v, out, p, text)
+            call()
+            if (error := wrong(out, q, k, v, p)) > 0.03:
+                print(f"WRONG {text}: {error}", flush=True)
+            sides[text or "tilewright"] = call
+        own = [*sides]
+        for name, call in peers(q, k, v, p).items():
+            try:
+                call()
+                sides[name] = call
+            except RuntimeError as error:
+                print(name, str(error)[:100], flush=True)
+        count = 4 if p.flops > 1e11 else 20
+        graphs, found = {name: graphed(call, count) for name, call in sides.items()}, {name: [] for name in sides}
+        for _ in range(asked.rounds):
+            for name, graph in graphs.items():
+                a, b = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                graph.replay()
+                a.record()
+                graph.replay()
+                b.record()
+                torch.cuda.synchronize()
+                found[name].append(a.elapsed_time(b) / count)
+        seconds = {name: statistics.median(x) / 1e3 for name, x in found.items()}
+        bytes = 2 * p.sequences * p.kv_heads * p.keys * p.size * 2
+        rate = {name: (bytes / 1e9 if p.queries == 1 else p.flops / 1e12) / x for name, x in seconds.items()}
+        others = [rate[x] for x in ("cudnn", "flex", "flash") if x in rate]
+        print(f"D={p.size} {p.sequences}x{p.heads}x{p.queries}x{p.keys} {'causal' if p.after is not None else 'full'}: "
+              + "  ".join(f"{n} {r:.0f}" for n, r in rate.items())
+              + f"  of the first peer {max(rate[x] for x in own) / others[0] if others else 0:.3f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,56 @@
 """How attention is tiled on Hopper (kernels/nvidia/attention.py), and the choice among tilings."""
 from __future__ import annotations
 
+import hashlib
+import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tilewright.plans.common import NoPlan
+from tilewright.attention_problem import Attention
+from tilewright.targets.nvidia import GpuTarget
 
 FORMATS = "bf16", "f16"
 SIZES = range(32, 257, 32)          # of heads, and of their values
-HELD = 1 << 60                     # bytes of keys and values that a section of heads may have, to stay in L2
+ROWS, MOST_SPLITS = 64, 32           # of a warpgroup; parts of a tile, one for each lane that adds them up
+LEAST = 2.0**-100                   # of a factor: times the -inf of a masked score it is -inf, and of others nothing
 _TEXT = re.compile(r"attention g(\d+) k(\d+) s(\d+)")
+
+
+@dataclass(frozen=True)
+class AttentionShape:
+    """What a kernel is made for beside its plan.
+
+    format          of queries, keys, values and the result
+    band            which keys a query sees: "", all; "causal", those up to its position and `after` it; "window", from
+                    `before` its position on, too
+    upper           positions begin at 0 in each sequence, rather than end at its last key
+    packed          rows of a tile for the query heads of a kv head: at least as many, a power of 2; 0: a tile has one
+    split           CTAs have parts of a tile's keys
+    lengths         of the keys of each sequence are in an array
+    ragged          sequences lie one after the other
+    page            keys in a page; 0: there are none
+    score, sinks, lse   as of `Attention`
+    """
+    format: str = "bf16"
+    size: int = 128
+    value_size: int = 128
+    band: str = ""
+    upper: bool = False
+    packed: int = 0
+    split: bool = False
+    lengths: bool = False
+    ragged: bool = False
+    page: int = 0
+    score: str = ""
+    sinks: bool = False
+    lse: bool = False
+
+    @property
+    def name(self) -> str:
+        words = {self.band: self.band, "upper": self.upper, f"p{self.packed}": self.packed, "split": self.split,
+                 "lengths": self.lengths, "ragged": self.ragged, f"page{self.page}": self.page,
+                 hashlib.sha256(self.score.encode()).hexdigest()[:8]: self.score, "sinks": self.sinks, "lse": self.lse}
+        return "_".join((self.format, f"{self.size}x{self.value_size}", *(word for word, there in words.items() if there)))
 
 
 @dataclass(frozen=True)
@@ -22,6 +63,15 @@ class AttentionPlan:
     keys: int = 128
     stages: int = 2
 
+    @property
+    def resident(self) -> int:
+        """CTAs that share a multiprocessor."""
+        return 1
+
+    @property
+    def name(self) -> str:
+        return f"g{self.warpgroups}_k{self.keys}_s{self.stages}"
+
     def __str__(self) -> str:
         return f"attention g{self.warpgroups} k{self.keys} s{self.stages}"
 
@@ -33,22 +83,70 @@ class AttentionPlan:
         return cls(*map(int, found.groups()))
 
 
-def section(pairs: int, bytes: int, band: bool) -> int:
-    """Pairs of head and sequence whose tiles of queries are taken together: with a band the longest tiles of all of
-    them first, of as many as L2 holds; a divisor of their number. `bytes`: of a pair's keys and values."""
-    if not band:
-        return 1
-    most = max(HELD // max(bytes, 1), 1)
-    return max(n for n in range(1, pairs + 1) if pairs % n == 0 and n <= most)
+def factor(scale: float) -> float:
+    """What scores are multiplied by before they are exponents of 2."""
+    return max(scale * math.log2(math.e), LEAST)
 
 
-def chosen(size: int, value_size: int, queries: int, keys: int, band: str) -> AttentionPlan:
-    """The plan for heads of these sizes. NoPlan where the kernel has none."""
-    if size not in SIZES or value_size not in SIZES:
-        raise NoPlan(f"heads of {size} and {value_size} elements: a kernel has multiples of 32 up to 256")
-    widest = max(size, value_size)
+def refusal(p: Attention, target: GpuTarget) -> str:
+    """Why a target has no kernel for a problem, in a sentence; "" if it has one."""
+    if "wgmma" not in target.instructions:
+        return f"attention on NVIDIA's GPUs takes Hopper's tensor cores, and {target.name} has none"
+    if p.q not in FORMATS or p.kv != p.q or p.out != p.q or p.factors:
+        return f"attention on GPUs is of bf16 or f16 in, and the same out, not of {p.q}, {p.kv} and {p.out}"
+    if p.size not in SIZES or p.value_size not in SIZES:
+        return f"heads on GPUs have a multiple of 32 elements up to 256, not {p.size} and {p.value_size}"
+    if p.page % 8 or (p.page and p.page & (p.page - 1)):
+        return f"pages on GPUs have 8, 16, 32 ... keys, not {p.page}"
+    return ""
+
+
+def section(p: Attention, heads: int) -> int:
+    """Pairs of sequence and head (of so many) whose tiles of queries are taken together: all where a band makes some
+    longer than others, so that these come first; else each by itself, so that its keys and values stay in L2."""
+    return p.sequences*heads if p.after is not None or p.before is not None else 1
+
+
+def tiles_of(p: Attention, shape: AttentionShape, plan: AttentionPlan) -> int:
+    """Tiles of queries: of ragged sequences at least as many as there are."""
+    each = ROWS // max(shape.packed, 1) * plan.warpgroups
+    if shape.ragged:
+        return (p.queries // each + p.sequences)*p.heads
+    return -(-p.queries // each) * p.sequences*(p.kv_heads if shape.packed else p.heads)
+
+
+def chosen(p: Attention, sms: int, lengths: bool, plan: AttentionPlan | None = None
+           ) -> tuple[AttentionShape, AttentionPlan, int]:
+    """Kernel, plan, and parts of a tile's keys."""
+    band = "window" if p.before is not None else "causal" if p.after is not None else ""
+    shape = AttentionShape(p.q, p.size, p.value_size, band, p.upper and bool(band), lengths=lengths, ragged=p.ragged,
+                           page=p.page, score=p.score, sinks=p.sinks, lse=p.lse)
+    if plan is None:
+        plan = few_queries(p) or many_queries(p, band)
+    if plan.warpgroups > 1 or p.ragged:
+        return shape, plan, 1
+    packed = 1 << (p.group - 1).bit_length()
+    if packed > ROWS:
+        return shape, plan, 1
+    shape = replace(shape, packed=packed)
+    tiles = tiles_of(p, shape, plan)
+    splits = min(max(sms // tiles, 1), MOST_SPLITS, -(-p.keys // (plan.keys * 2)))
+    return replace(shape, split=splits > 1), plan, max(splits, 1)
+
+
+def few_queries(p: Attention) -> AttentionPlan | None:
+    """The plan where one warpgroup has all queries of the heads that share keys; None: there are more."""
+    if p.ragged or p.queries * p.group > ROWS:
+        return None
+    widest = max(p.size, p.value_size)
+    return AttentionPlan(1, 128, 4) if widest <= 64 else AttentionPlan(1, 128, 3) if widest <= 128 else (
+        AttentionPlan(1, 64, 3))
+
+
+def many_queries(p: Attention, band: str) -> AttentionPlan:
+    widest = max(p.size, p.value_size)
     if widest <= 64:
         return AttentionPlan(3, 128)
     if widest <= 128:
-        return AttentionPlan(2, 128 if band else 176)
+        return AttentionPlan(2, 128)
     return AttentionPlan(2, 80 if widest <= 192 else 64)

@@ -2,73 +2,87 @@
 and values that come by TMA. No score is ever written to memory.
 
     Roles
-        math    WARPGROUPS warpgroups, each with 64 queries of the CTA's tile: scores by `wgmma` in registers, their
+        math    warpgroups, each with 64 rows of the CTA's tile of queries: scores by `wgmma` in registers, their
                 softmax there, and products with V whose rows are those registers
         loads   a warpgroup, of which one thread starts all copies
 
-    Barriers, of STAGES stages for tiles of K, and as many for V
-        keys.full, values.full          the tile has come
-        keys.empty, values.empty        no warpgroup reads it any more; an arrival of each warp of math
-        queries.full, queries.empty     the same of the tile of Q, which has one stage
-        turn[w]                         warpgroup w - 1 has started its products; w's may follow
+    Barriers, of each stage of tiles of K, of V, and of Q
+        full            the tile has come
+        empty           no warpgroup reads it any more; an arrival of each warp that did
+        turn[w]         warpgroup w - 1 has started its products; w's may follow
 
     A warpgroup's round for a tile of keys; S are scores, P what is multiplied with V, O the sums
-        wait turn; start S = Q K[p]^T; start O += P V[p - 1]; give the turn on
+        wait for the turn; start S = Q K[p]^T; start O += P V[p - 1]; give the turn on
         wait for S; mask it; new row maxima m; P' = exp2(S*c - m*c); sums of rows
         wait for O; O *= exp2((m before - m)*c); P = P'
 
-While a warpgroup computes exponentials, the tensor cores have the products of the others.
+While a warpgroup computes exponentials, the tensor cores have the products of the others. The last products with V of
+a tile of queries are started together with the first scores of the CTA's next one, so that there is no gap between
+them: what follows is O's way to memory, beside products of the other warpgroups.
 
-Queries see keys in a band: query i those from i + first to i + last. Tiles of keys outside of a tile's band are not
-visited, and only those that it crosses are masked. Tiles of queries are numbered so that the longest come first
-(`Order`), and CTAs take them as a snake does: 0 1 2 ... 2 1 0 0 1 2, so that all have about as much to do.
+Tiles of keys that no query of a tile sees are not visited, and only those are masked of which some are not seen.
+
+packed      the rows of a tile are the query heads of a kv head, of each query: one query of a sequence takes few rows,
+            and keys are read once for all of these heads
+split       CTAs have parts of a tile's keys; the last one to end adds up (attention_result.py)
+page        keys and values are in pages, of which a table of each sequence has the numbers
+score       a traced function of scores (attention_problem.Score), evaluated on each
 """
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from tilewright.atoms.wgmma import DEPTH, M, Wgmma
-from tilewright.ir import Function, Kernel, Value, bf16, f16, f32, i8, i32, i64, ptr
+from tilewright.atoms.wgmma import DEPTH, Wgmma
+from tilewright.ir import Function, Kernel, Value, bf16, f16, f32, i32, i64, ptr
 from tilewright.ir.ops.pipelines import Mbarriers
 from tilewright.kernels.narrow import memory_type
+from tilewright.kernels.nvidia.attention_result import Result
+from tilewright.kernels.nvidia.attention_scores import Scored, parameters
+from tilewright.kernels.nvidia.attention_tiles import Carried, Loads, Order, Ring, Sizes, Work
 from tilewright.kernels.nvidia.wgmma_products import Turns
-from tilewright.kernels.nvidia.wgmma_tiles import ALIGN, SmemTile
+from tilewright.plans.nvidia_attention import AttentionPlan, AttentionShape
 from tilewright.plans.wgmma_rules import GROUP, WARPS
 
-REGISTERS = {1: (240, 24), 2: (240, 24), 3: (160, 32)}      # of math and of loads, by the number of warpgroups
+REGISTERS = {2: (240, 24), 3: (160, 32)}    # of math and of loads, by the number of warpgroups; of one, as they are
 TYPES = {"bf16": bf16, "f16": f16}
-ROOM = 226 << 10                # bytes of shared memory for tiles
-LOG2E = math.log2(math.e)
-BANDS = "", "causal", "window"                              # what limits keys beside their number: nothing, i + last, both
 
 
-def emit_attention(FORMAT: str = "bf16", D: int = 128, DV: int = 128, WARPGROUPS: int = 2, KEYS: int = 128,
-                   STAGES: int = 2, BAND: str = "", LSE: bool = False, WARP: int = 32) -> Function:
-    """out[b, h, i, :] = softmax(scale * q[b, h, i] . k[b, h // group])  v[b, h // group], and with LSE the logarithm of
-    the sum of exponentials, -inf where a query sees no key; out is 0 there.
+def emit_attention(SHAPE: AttentionShape = AttentionShape(), PLAN: AttentionPlan = AttentionPlan(), WARP: int = 32
+                   ) -> Function:
+    """out[b, h, i, :] = softmax(scale * q[b, h, i] . k[b, h // group])  v[b, h // group].
 
-    Parameters: maps q, k, v of [batch, heads, length, D] (in any order of memory) with boxes of `queries`, `keys` and
-    `values`; out, of DV contiguous elements for each query and its distances in elements; lse [batch, heads, queries];
-    factor = scale * log2(e), which is not negative; first, last: of the band, BAND="causal" has no first. `section`:
-    of (batch, head) pairs, see `Order`. Grid: CTAs along x.
+    Parameters: maps q, k, v (`Sizes.maps`); out, of contiguous elements for each query, and its distances in elements;
+    of each sequence `queries` and `keys`; heads (packed: kv heads), group: query heads of each; pairs of (sequence,
+    head); `section` of them: see `Order`; factor = scale * log2(e), at least `nvidia_attention.LEAST`, with a score
+    function log2(e), and `scale` itself. By the fields of SHAPE also
+        band        after, and of a window before: a query at position i sees keys i - before to i + after
+        ragged      q_offsets, k_offsets (but of pages), sequences
+        lengths     of the keys of each sequence;  page: table, table_row: pages from a sequence to the next
+        split       splits, workspace of (DV + 2) f32 for each row of a tile and part, counters, 0, of each tile
+        lse         lse, and from head to head and sequence to sequence lse_head, lse_batch
+        sinks       one f32 for each head
+    Grid: CTAs along x, not more than tiles.
     """
-    s = _Sizes(FORMAT, D, DV, WARPGROUPS, KEYS, STAGES, BAND, LSE)
-    T = memory_type(FORMAT)
-    more: dict[str, Any] = {"first": i32} if BAND == "window" else {}
-    more |= {"last": i32} if BAND else {}
-    more |= {"lse": ptr(f32)} if LSE else {}
-    name = f"attention_{FORMAT}_{D}x{DV}_k{KEYS}_s{STAGES}_g{WARPGROUPS}{'_' * bool(BAND)}{BAND}{'_lse' * LSE}"
-    k = Kernel(name, threads=GROUP*(WARPGROUPS + 1), noalias=False, q=s.queries.map, k=s.keys.map, v=s.values.map,
+    s, shape = Sizes(SHAPE, PLAN), SHAPE
+    T = memory_type(shape.format)
+    more: dict[str, Any] = {"before": i32} if shape.band == "window" else {}
+    more |= {"after": i32} if shape.band else {}
+    more |= {"q_offsets": ptr(i32), "sequences": i32} if shape.ragged else {}
+    more |= {"k_offsets": ptr(i32)} if shape.ragged and not shape.page else {}
+    more |= {"lengths": ptr(i32)} if shape.lengths else {}
+    more |= {"table": ptr(i32), "table_row": i64} if shape.page else {}
+    more |= {"splits": i32, "workspace": ptr(f32), "counters": ptr(i32)} if shape.split else {}
+    more |= {"lse": ptr(f32), "lse_head": i64, "lse_batch": i64} if shape.lse else {}
+    more |= {"sinks": ptr(f32)} if shape.sinks else {}
+    more |= parameters(shape.score)
+    k = Kernel(f"attention_{shape.name}_{PLAN.name}", threads=GROUP*(PLAN.warpgroups + 1), noalias=False, **s.maps,
                out=ptr(T), out_row=i64, out_head=i64, out_batch=i64, queries=i32, keys=i32, heads=i32, group=i32,
                pairs=i32, section=i32, factor=f32, **more)
-    g = SimpleNamespace(**{name: value for name, value in k.function.params})
-    parts = _Parts.begun(k, g, s)
-    with k.role("math", warps=WARPS*WARPGROUPS):
+    parts = _Parts.begun(k, SimpleNamespace(**dict(k.function.params)), s)
+    with k.role("math", warps=WARPS*PLAN.warpgroups):
         _Math(parts).run()
     with k.role("loads", warps=WARPS):
         _load(parts)
@@ -76,181 +90,28 @@ def emit_attention(FORMAT: str = "bf16", D: int = 128, DV: int = 128, WARPGROUPS
 
 
 @dataclass(frozen=True)
-class _Sizes:
-    """What a kernel is made for."""
-    FORMAT: str
-    D: int
-    DV: int
-    WARPGROUPS: int
-    KEYS: int
-    STAGES: int
-    BAND: str
-    LSE: bool
-
-    @property
-    def QUERY_STAGES(self) -> int:
-        """Two where shared memory has room, so that the next tile of queries is there when one ends."""
-        others = self.STAGES*(self.keys.BYTES + self.values.BYTES)
-        return 2 if others + 2*self.WARPGROUPS*self.queries.BYTES <= ROOM else 1
-
-    @property
-    def QUERIES(self) -> int:
-        """Of a CTA."""
-        return M*self.WARPGROUPS
-
-    @property
-    def queries(self) -> SmemTile:
-        """Of a warpgroup."""
-        return Tensor(self.FORMAT, True, M, self.D, 1, True, 1)
-
-    @property
-    def keys(self) -> SmemTile:
-        return Tensor(self.FORMAT, True, self.KEYS, self.D, 1, True, 1)
-
-    @property
-    def values(self) -> SmemTile:
-        return Tensor(self.FORMAT, False, self.DV, self.KEYS, 1, True, 1)
-
-
-class Tensor(SmemTile):
-    """A tile of one head: dimensions of its map are those of a matrix, heads (its only plane), and the batch."""
-
-
-@dataclass(frozen=True)
-class Ring:
-    """Stages of tiles of one operand. A position counts tiles since the CTA began."""
-    full: Mbarriers
-    empty: Mbarriers
-    smem: Value
-    tile: SmemTile
-    COUNT: int
-
-    @classmethod
-    def made(cls, k: Kernel, name: str, tile: SmemTile, COUNT: int) -> Ring:
-        return cls(k.mbarriers(f"{name}_full", COUNT), k.mbarriers(f"{name}_empty", COUNT),
-                   k.smem(name, (COUNT, tile.BYTES), i8, ALIGN), tile, COUNT)
-
-    def refill(self, position: Value) -> Value:
-        stage = position % self.COUNT
-        self.empty.wait(stage, position // self.COUNT % 2 ^ 1, sleep=True)
-        self.full.arrive(stage, by="role", expect=self.tile.BYTES)
-        return stage
-
-    def copy(self, k: Kernel, stage: Value, map: Value, row: Value, head: Value, batch: Value) -> None:
-        """The tile from this row on."""
-        zero = k.constant(i32, 0)
-        for to, (x, y, *_) in self.tile.boxes(*((row, zero) if self.tile.along_k else (zero, row)), zero):
-            self.full.load(self.smem.at(stage, to), map, (x, y, head, batch), stage)
-
-    def filled(self, position: Value) -> Value:
-        self.full.wait(position % self.COUNT, position // self.COUNT % 2, sleep=True)
-        return position % self.COUNT
-
-    def give_back(self, position: Value) -> None:
-        self.empty.arrive(position % self.COUNT, by="warp")
-
-
-@dataclass(frozen=True)
-class Work:
-    """A tile of queries: its first one, head and batch, and its tiles of keys `first` ... `end` - 1, of which those
-    from `whole_first` to `whole_end` - 1 are seen by all of its queries."""
-    i0: Value
-    head: Value
-    batch: Value
-    first: Value
-    end: Value
-    whole_first: Value
-    whole_end: Value
-
-    @property
-    def count(self) -> Value:
-        return self.end - self.first
-
-
-class Order:
-    """Which tiles of queries a CTA takes. Pairs of batch and head are in sections, whose keys and values fit in L2. In a
-    section the last tiles of queries of all its pairs come first, which with causal attention see the most keys."""
-
-    def __init__(self, k: Kernel, g: SimpleNamespace, s: _Sizes) -> None:
-        self.k, self.g, self.s = k, g, s
-        self.rows = k.ceil_div(g.queries, s.QUERIES)
-        tiles, ctas, cta = self.rows*g.pairs, k.grid[0], k.block[0]
-        self.cta, self.ctas = cta, ctas
-        rounds, rest = tiles // ctas, tiles % ctas
-        self.rounds = rounds + k.cast(self._place(rounds) < rest, i32)
-
-    def _place(self, round: Value) -> Value:
-        """Of this CTA in a round."""
-        return self.k.select(round % 2 == 0, self.cta, self.ctas - 1 - self.cta)
-
-    @contextmanager
-    def each(self, here: Value) -> Iterator[tuple[Value, Work]]:
-        """A loop over the CTA's tiles, each with its number; `here` or not at all."""
-        k = self.k
-        with k.loop(k.select(here, self.rounds, 0), unroll=False) as number:
-            yield number, self.work(number)
-
-    def work(self, number: Value) -> Work:
-        """The CTA's tile of this number."""
-        g = self.g
-        tile = number*self.ctas + self._place(number)
-        part = self.rows*g.section
-        section = tile // part
-        inside = tile - section*part
-        up = inside // g.section
-        pair = section*g.section + (inside - up*g.section)
-        batch = pair // g.heads
-        return self._work((self.rows - 1 - up)*self.s.QUERIES, pair - batch*g.heads, batch)
-
-    def _work(self, i0: Value, head: Value, batch: Value) -> Work:
-        k, g, s = self.k, self.g, self.s
-        end, whole_end = k.ceil_div(g.keys, s.KEYS), g.keys // s.KEYS
-        first = whole_first = k.constant(i32, 0)
-        if s.BAND:
-            seen = k.max(k.min(i0 + (s.QUERIES - 1), g.queries - 1) + g.last + 1, 0)
-            end = k.min(end, k.ceil_div(seen, s.KEYS))
-            whole_end = k.min(whole_end, k.max(i0 + g.last + 1, 0) // s.KEYS)
-        if s.BAND == "window":
-            first = k.min(k.max(i0 + g.first, 0) // s.KEYS, k.max(end - 1, 0))
-            whole_first = k.max(k.ceil_div(k.max(i0 + (s.QUERIES - 1) + g.first, 0), s.KEYS), first)
-        end = k.max(end, first + 1)                                     # without any key it is all masked
-        return Work(i0, head, batch, first, end, whole_first, whole_end)
-
-
-class Carried:
-    """A tile of queries that a loop hands on."""
-
-    def __init__(self, k: Kernel, work: Work) -> None:
-        self.variables = {x.name: k.variable(i32, getattr(work, x.name)) for x in fields(Work)}
-
-    def get(self) -> Work: return Work(**{name: x.get() for name, x in self.variables.items()})
-
-    def set(self, work: Work) -> None:
-        for name, x in self.variables.items():
-            x.set(getattr(work, name))
-
-
-@dataclass(frozen=True)
 class _Parts:
     """What both roles have."""
     k: Kernel
     g: SimpleNamespace
-    s: _Sizes
+    s: Sizes
     t: Value
     keys: Ring
     values: Ring
     queries: Ring                   # a stage for each warpgroup, once or twice
     turn: Mbarriers | None
     order: Order
+    result: Result
 
     @classmethod
-    def begun(cls, k: Kernel, g: SimpleNamespace, s: _Sizes) -> _Parts:
-        keys, values = Ring.made(k, "k_smem", s.keys, s.STAGES), Ring.made(k, "v_smem", s.values, s.STAGES)
-        COUNT = s.QUERY_STAGES*s.WARPGROUPS
-        queries = Ring.made(k, "q_smem", s.queries, COUNT)
+    def begun(cls, k: Kernel, g: SimpleNamespace, s: Sizes) -> _Parts:
+        stages = s.plan.stages
+        keys, values = Ring.made(k, "k_smem", s.keys, stages), Ring.made(k, "v_smem", s.values, stages)
+        queries = Ring.made(k, "q_smem", s.queries, s.QUERY_STAGES*s.WARPGROUPS)
         turn = k.mbarriers("turn", s.WARPGROUPS) if s.WARPGROUPS > 1 else None
+        result = Result(k, g, s, TYPES[s.shape.format])
         k.init_mbarriers()
-        return cls(k, g, s, k.thread[0], keys, values, queries, turn, Order(k, g, s))
+        return cls(k, g, s, k.thread[0], keys, values, queries, turn, Order(k, g, s), result)
 
     def of_queries(self, number: Value, warpgroup: Any) -> tuple[Value, Value]:
         """Stage and parity of a warpgroup's queries of tile `number`."""
@@ -261,52 +122,56 @@ class _Parts:
 def _load(parts: _Parts) -> None:
     """The role that copies: one of its threads starts all copies."""
     k, g, s, t = parts.k, parts.g, parts.s, parts.t
-    k.registers(REGISTERS[s.WARPGROUPS][1], more=False)
+    if s.WARPGROUPS in REGISTERS:
+        k.registers(REGISTERS[s.WARPGROUPS][1], more=False)
     first_warp = t < GROUP*s.WARPGROUPS + k.warp
-    queries, position = parts.queries, k.variable(i32, 0)
-
-    def copy(ring: Ring, position: Value, map: Value, tile: Value, work: Work) -> None:
-        stage = ring.refill(position)
-        with k.when(k.elect()):
-            ring.copy(k, stage, map, tile*s.KEYS, work.head // g.group, work.batch)
-
+    queries, position, loads = parts.queries, k.variable(i32, 0), Loads(k, g, s)
     with parts.order.each(first_warp) as (number, work):
         begin, last = position.get(), work.end - 1
         for w in range(s.WARPGROUPS):
             stage, parity = parts.of_queries(number, w)
             queries.empty.wait(stage, parity ^ 1, sleep=True)
             queries.full.arrive(stage, by="role", expect=s.queries.BYTES)
-            with k.when(k.elect()):
-                queries.copy(k, stage, g.q, work.i0 + w*M, work.head, work.batch)
-        copy(parts.keys, begin, g.k, last, work)
+            loads.queries(queries, stage, work, w)
+        loads.keys(parts.keys, begin, g.k, last, work)
         with k.loop(work.count, start=1, unroll=False) as p:
-            copy(parts.keys, begin + p, g.k, last - p, work)
-            copy(parts.values, begin + p - 1, g.v, last - p + 1, work)
-        copy(parts.values, begin + work.count - 1, g.v, work.first, work)
+            loads.keys(parts.keys, begin + p, g.k, last - p, work)
+            loads.keys(parts.values, begin + p - 1, g.v, last - p + 1, work)
+        loads.keys(parts.values, begin + work.count - 1, g.v, work.first, work)
         position.set(begin + work.count)
 
 
 class _Math:
-    """A warpgroup's 64 queries."""
+    """A warpgroup's 64 rows."""
 
     def __init__(self, parts: _Parts) -> None:
         self.parts, self.k, self.g, self.s = parts, parts.k, parts.g, parts.s
-        k, s = self.k, self.s
-        k.registers(REGISTERS[s.WARPGROUPS][0], more=True)
+        k, s, shape = self.k, self.s, self.s.shape
+        if s.WARPGROUPS in REGISTERS:
+            k.registers(REGISTERS[s.WARPGROUPS][0], more=True)
         self.t = parts.t % GROUP
         self.mine = k.uniform(parts.t // GROUP)
         self.turns = Turns(k, parts.turn, self.mine, s.WARPGROUPS) if parts.turn else None
-        self.score = Wgmma(s.KEYS, s.FORMAT, s.FORMAT, "f32", s.queries.layout, s.keys.layout)
-        self.value = Wgmma(s.DV, s.FORMAT, s.FORMAT, "f32", None, s.values.layout)
+        self.score = Wgmma(s.KEYS, shape.format, shape.format, "f32", s.queries.layout, s.keys.layout)
+        self.value = Wgmma(shape.value_size, shape.format, shape.format, "f32", None, s.values.layout)
         self.scores, self.sums = (k.tile(1, atom.registers, f32) for atom in (self.score, self.value))
         self.weights = k.tile(1, s.KEYS // 4, i32)          # P: pairs, as wgmma takes rows from registers
         self.largest, self.total = k.tile(1, 2, f32), k.tile(1, 2, f32)         # of the row of each half
-        self.T = TYPES[s.FORMAT]
+        self.T = TYPES[shape.format]
         lane = self.t % 32
         self.row, self.column = self.t // 32 * 16 + lane // 4, lane % 4 * 2
         self.position = k.variable(i32, 0)
+        self.scored = Scored(k, self.g, shape.score) if shape.score else None
 
     def run(self) -> None:
+        """All tiles of the CTA."""
+        if self.s.shape.ragged:                             # for which there may be fewer than CTAs
+            with self.k.loop(self.k.min(self.parts.order.rounds, 1), unroll=False):
+                self._tiles()
+        else:
+            self._tiles()
+
+    def _tiles(self) -> None:
         """Tile after tile. The first scores of the next one are products beside the last sums of one; after the CTA's
         last tile they are its own once more, and not used."""
         k, s, parts = self.k, self.s, self.parts
@@ -321,7 +186,7 @@ class _Math:
             after = number + k.cast(more, i32)
             parts.queries.empty.arrive(parts.of_queries(number, self.mine)[0], by="warp", turns=s.WARPGROUPS)
             self._turn_over(after, begin + now.count - 1, more)
-            self._store(now)
+            parts.result.store(now, self.mine, self.t, self.sums, self.largest, self.total)
             work.set(order.work(after))
             self.position.set(begin + now.count)
             self._begin(work.get())
@@ -346,8 +211,8 @@ class _Math:
 
     def _start_scores(self, number: Value, position: Value) -> None:
         k, s, keys, queries = self.k, self.s, self.parts.keys, self.parts.queries
-        own, stage = self.parts.of_queries(number, self.mine)[0], position % s.STAGES
-        for step in range(s.D * s.keys.ITEM // DEPTH):
+        own, stage = self.parts.of_queries(number, self.mine)[0], position % s.plan.stages
+        for step in range(s.shape.size * s.keys.ITEM // DEPTH):
             k.wgmma(self.score, self.scores, queries.smem.at(own, s.queries.offset(0, step)),
                     keys.smem.at(stage, s.keys.offset(0, step)), step > 0)
         k.wgmma_commit()
@@ -358,7 +223,7 @@ class _Math:
 
     def _start_sums(self, position: Value, rows: list[Value]) -> None:
         k, s, values = self.k, self.s, self.parts.values
-        stage = position % s.STAGES
+        stage = position % s.plan.stages
         for step in range(s.KEYS // self.value.k):
             k.wgmma(self.value, self.sums, rows[4*step:4*step + 4],
                     values.smem.at(stage, s.values.offset(0, step)), True)
@@ -382,7 +247,7 @@ class _Math:
             self.largest[0, half], self.total[0, half] = -math.inf, 0
         for ij in self.sums.registers:
             self.sums[ij] = 0
-        self._mask(work, self.k.constant(i32, 0))
+        self._finish(work, self.k.constant(i32, 0), MASKED=True)
         self._softmax()
         self._pack()
 
@@ -401,8 +266,7 @@ class _Math:
             turns.end()
         k.wgmma_wait(1, self.scores)
         parts.keys.give_back(begin + p)
-        if MASKED:
-            self._mask(work, p)
+        self._finish(work, p, MASKED)
         shrink = self._softmax()
         self._stay()
         k.wgmma_wait(0, self.sums)
@@ -441,21 +305,31 @@ class _Math:
 
     # ---- softmax
 
-    def _mask(self, work: Work, p: Value) -> None:
-        """-inf for keys that the tile's queries do not see."""
+    def _finish(self, work: Work, p: Value, MASKED: bool) -> None:
+        """The score function; -inf for keys that the tile's queries do not see."""
         k, g, s = self.k, self.g, self.s
+        if not MASKED and not self.scored:
+            return
         j0 = (work.end - 1 - p)*s.KEYS + self.column
         for half in range(2):
-            i = work.i0 + self.mine*M + self.row + half*8
-            last = (k.min(g.keys - 1, i + g.last) if s.BAND else g.keys - 1) - j0
-            first = i + g.first - j0 if s.BAND == "window" else None
-            for _, e in self.scores.registers:
-                if e // 2 % 2 == half:
-                    column = e // 4 * 8 + e % 2
-                    there = last >= column
-                    if first is not None:
-                        there = there & (first <= column)
-                    self.scores[0, e] = k.select(there, self.scores[0, e], -math.inf)
+            i, head, _ = self.parts.result.place(work, self.mine, self.row + half*8)
+            mine = [e for _, e in self.scores.registers if e // 2 % 2 == half]
+            if self.scored:
+                columns = {e: j0 + (e // 4 * 8 + e % 2) for e in mine}
+                self.scored.change(self.scores, work, i, head, columns)
+            if not MASKED:
+                continue
+            last, first = work.keys - 1 - j0, None
+            if s.BAND:
+                assert work.shift is not None
+                last = k.min(work.keys - 1, i + work.shift + g.after) - j0
+                first = i + work.shift - g.before - j0 if s.BAND == "window" else None
+            for e in mine:
+                column = e // 4 * 8 + e % 2
+                there = last >= column
+                if first is not None:
+                    there = there & (first <= column)
+                self.scores[0, e] = k.select(there, self.scores[0, e], -math.inf)
 
     def _softmax(self) -> list[Value]:
         """Scores become exp2(score*factor - largest*factor). The factors of what was added up before, for each half."""
@@ -505,42 +379,3 @@ class _Math:
         for _, e in self.weights.registers:
             pair = k.pack(self.scores[0, 2*e], self.scores[0, 2*e + 1])
             self.weights[0, e] = k.round_pair(pair, self.T)
-
-    # ---- the result
-
-    def _store(self, work: Work) -> None:
-        """Each of four lanes that share rows gets eight neighbours of every 32 columns: stores of 16 bytes."""
-        k, g, s = self.k, self.g, self.s
-        lane = self.t % 32
-        for half in range(2):
-            total = self.total[0, half]
-            for distance in (1, 2):
-                total = total + k.lane_xor(total, distance)
-            inverse = k.select(total == 0.0, 0.0, 1.0 / total)
-            i = work.i0 + self.mine*M + self.row + half*8
-            inside = i < g.queries
-            if s.LSE:
-                at = (work.batch*g.heads + work.head)*g.queries + i
-                nothing = self.largest[0, half] == -math.inf
-                value = k.select(nothing, -math.inf, self.largest[0, half]*(g.factor*(1 / LOG2E)) + k.log(total))
-                k.store(g.lse + at, value, mask=inside & (lane % 4 == 0))
-            base = g.out + (k.cast(work.batch, i64)*g.out_batch + k.cast(work.head, i64)*g.out_head
-                            + k.cast(i, i64)*g.out_row)
-            words = [k.round_pair(k.pack(*(self.sums[0, 4*j + 2*half + e]*inverse for e in range(2))), self.T)
-                     for j in range(s.DV // 8)]
-            for first in range(0, len(words), 4):
-                four = self._transposed(words[first:first + 4])
-                column = first*8 + lane % 4 * 8
-                k.store((base + column).as_(i32), k.pack(*four), align=16, mask=inside)
-
-    def _transposed(self, words: list[Value]) -> list[Value]:
-        """Of word j of lane i of four, word i of lane j."""
-        k, lane = self.k, self.t % 4
-        for bit in (1, 2):
-            odd = (lane & bit) > 0
-            for j in range(4):
-                if not j & bit:
-                    low, high = words[j], words[j | bit]
-                    other = k.lane_xor(k.select(odd, low, high), bit)
-                    words[j], words[j | bit] = k.select(odd, other, low), k.select(odd, high, other)
-        return words

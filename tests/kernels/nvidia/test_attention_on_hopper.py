@@ -1,0 +1,108 @@
+"""Attention on Hopper's tensor cores: right to the last bits of its formats in the simulator, no races, no spills."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.helpers.assembled import assembled
+from tests.helpers.attention import checked, reference
+from tilewright import simulator
+from tilewright.attention_problem import Attention
+from tilewright.formats import get
+from tilewright.kernels.nvidia.attention import emit_attention
+from tilewright.plans import nvidia_attention
+from tilewright.plans.nvidia_attention import AttentionPlan, AttentionShape
+from tilewright.targets.tensor_maps import Mapped, TiledMap
+
+pytestmark = pytest.mark.sampled
+
+
+def mapped(x, tile):
+    """Maps of arrays as a kernel takes them."""
+    return Mapped(TiledMap(tile, x.shape[::-1], x.strides[-2::-1]), x)
+
+
+def run(queries, keys, batch=1, heads=1, group=1, size=64, value_size=None, grid=1, before=None, after=None, section=1,
+        scale=None, format="bf16", splits=1, packed=0, plan="g2 k64 s2", score=None, **shape):
+    """The report of a launch whose result is near that of float64."""
+    T, rng = get(format).dtype, np.random.default_rng(queries + keys)
+    value_size, kv_heads = value_size or size, heads // group
+    q, k, v = (rng.standard_normal(shape).astype(T) for shape in (
+        (batch, heads, queries, size), (batch, kv_heads, keys, size), (batch, kv_heads, keys, value_size)))
+    out, lse = np.full((batch, heads, queries, value_size), np.nan, T), np.full((batch, heads, queries), np.nan, "f4")
+    how = {"window": (before, after), "scale": 1 / math.sqrt(size) if scale is None else scale, "return_lse": True}
+    call = checked(q, k, v, bias=score, **how)
+    band = "" if after is None and before is None else "causal" if before is None else "window"
+    plan = AttentionPlan.read(f"attention {plan}")
+    f = emit_attention(AttentionShape(format, size, value_size, band, packed=packed, split=splits > 1, lse=True,
+                                      score=call.problem.score, **shape), plan)
+    tiles = batch*(kv_heads if packed else heads) * -(-queries*max(packed, 1) // (64*plan.warpgroups))
+    values = {"out": out, "out_row": value_size, "out_head": queries*value_size, "out_batch": heads*queries*value_size,
+              "queries": queries, "keys": keys, "heads": kv_heads if packed else heads, "group": group,
+              "pairs": batch*(kv_heads if packed else heads), "section": section, "scale": how["scale"],
+              "factor": np.float32(nvidia_attention.factor(1 if score else how["scale"])), "lse": lse,
+              "lse_head": queries, "lse_batch": heads*queries, "before": before or 0, "splits": splits,
+              "after": 1 << 20 if after is None else after, "counters": np.zeros(tiles, "i4"),
+              "workspace": np.full((tiles*splits, 64*(value_size + 2)), np.nan, "f4")}
+    parameters = dict(f.params)
+    if packed:
+        q = q.reshape(batch, kv_heads, group, queries, size).transpose(0, 1, 3, 2, 4)
+    values |= {name: mapped(x, parameters[name].type.tile) for name, x in (("q", q), ("k", k), ("v", v))}
+    report = simulator.run(f, *(values[name] for name in parameters), grid=grid)
+    want, sums = reference(call)
+    assert (abs(out.astype(np.float64) - want) <= 2 * get(format).eps * abs(v.astype(np.float64)).max()).all()
+    seen = sums > -np.inf
+    np.testing.assert_allclose(lse[seen], sums[seen], atol=2e-5)
+    assert (lse[~seen] == -np.inf).all() and not out[~seen].any() and not values["counters"].any()
+    return report
+
+
+@pytest.mark.parametrize("options", [
+    {"queries": 128, "keys": 128}, {"queries": 1, "keys": 1}, {"queries": 200, "keys": 333, "grid": 2, "heads": 2},
+    {"queries": 150, "keys": 222, "after": 0, "heads": 4, "group": 2, "section": 2, "grid": 3, "format": "f16"},
+    {"queries": 300, "keys": 100, "after": 0},                          # the first queries see nothing
+    {"queries": 129, "keys": 200, "before": 40, "after": 7, "batch": 2, "grid": 2},
+    {"queries": 100, "keys": 200, "size": 128, "plan": "g2 k80 s2", "before": 20, "after": 0},
+    {"queries": 260, "keys": 150, "value_size": 32, "plan": "g3 k80 s3"},
+    {"queries": 70, "keys": 90, "size": 32, "value_size": 96, "plan": "g1 k64 s2", "scale": 0.0},
+], ids=str)
+def test_against_float64(options):
+    run(**options)
+
+
+@pytest.mark.parametrize("options", [
+    {"queries": 1, "keys": 200, "heads": 4, "group": 4, "packed": 4},
+    {"queries": 2, "keys": 300, "heads": 6, "group": 3, "packed": 4, "splits": 3, "grid": 4, "batch": 2},
+    {"queries": 5, "keys": 330, "heads": 2, "group": 2, "packed": 2, "splits": 4, "grid": 4, "after": 0, "size": 128},
+    {"queries": 3, "keys": 140, "packed": 1, "splits": 8, "grid": 8, "before": 60, "after": 0, "value_size": 96},
+], ids=str)
+def test_few_queries(options):
+    """Heads that share keys are rows of one tile, and CTAs have parts of the keys."""
+    run(plan="g1 k64 s3", **options)
+
+
+@pytest.mark.parametrize("score", [
+    lambda score, i, j, head: 5.0 * tw.tanh(score / 5.0), lambda score, i, j, head: score - 0.1 * (i - j) * (head + 1)])
+def test_score_functions(score):
+    run(100, 150, heads=2, after=0, score=score)
+
+
+@pytest.mark.parametrize(("size", "band"), [(64, ""), (128, "causal"), (128, "")])
+def test_assembled(size, band):
+    """No spills, and no products that ptxas serialises: C7510 to C7518; C7519 is a fence more, which is free."""
+    plan = nvidia_attention.many_queries(Attention(1, 1, 1, 4096, 4096, size, size), band)
+    text, said = assembled(emit_attention(AttentionShape("bf16", size, size, band), plan))
+    assert re.search(r"\b0 bytes spill stores, 0 bytes spill loads", said), said
+    assert not re.search(r"C751[0-8]|serialized", said), said
+
+
+def test_plans_are_text():
+    plan = AttentionPlan(3, 96, 4)
+    assert AttentionPlan.read(str(plan)) == plan
+    with pytest.raises(ValueError, match="a plan of attention is like"):
+        AttentionPlan.read("wgmma 128x128")

@@ -1,0 +1,178 @@
+"""Attention's sums on their way to memory (attention.py): divided by sums of exponentials, rounded and stored; or left in
+a workspace, where the CTA that ends last adds up the parts of a tile."""
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+from tilewright.atoms.wgmma import M
+from tilewright.ir import Kernel, Tile, Type, Value, f32, i32, i64, vec
+from tilewright.kernels.nvidia.attention_tiles import Sizes, Work
+
+LOG2E = math.log2(math.e)
+LANES = 32                  # the most parts of a tile, too
+TOGETHER = 4                # parts whose sums are loaded at once
+
+
+class Result:
+    """Made before the roles begin."""
+
+    def __init__(self, k: Kernel, g: SimpleNamespace, s: Sizes, T: Type) -> None:
+        self.k, self.g, self.s, self.T = k, g, s, T
+        if s.shape.split:
+            self.arrived = k.smem("arrived", (1,), i32)
+            self.shares = k.smem("shares", (M, LANES), f32)
+
+    def place(self, work: Work, warpgroup: Value, row: Value) -> tuple[Value, Value, Value]:
+        """Of a row of a warpgroup: the query's index, its head, and whether there is one."""
+        packed, i = self.s.shape.packed, work.i0 + warpgroup*self.s.EACH
+        if not packed:
+            return i + row, work.head, i + row < work.queries
+        i, head = i + row // packed, row % packed
+        return i, work.head*self.g.group + head, (i < work.queries) & (head < self.g.group)
+
+    def store(self, work: Work, warpgroup: Value, t: Value, sums: Tile, largest: Tile, total: Tile) -> None:
+        """Those of thread t of the warpgroup."""
+        k, s = self.k, self.s
+        lane = t % LANES
+        for half in range(2):
+            whole = total[0, half]
+            for distance in (1, 2):
+                whole = whole + k.lane_xor(whole, distance)
+            row = t // LANES * 16 + lane // 4 + half*8
+            mine = [sums[0, e] for _, e in sums.registers if e // 2 % 2 == half]
+            if s.shape.split:
+                self._leave(work, warpgroup, row, lane, mine, largest[0, half], whole)
+                continue
+            i, head, inside = self.place(work, warpgroup, row)
+            inverse = self._finished(work, i, head, inside & (lane % 4 == 0), largest[0, half], whole)
+            base = self._row(work, i, head)
+            words = [k.round_pair(k.pack(mine[2*j]*inverse, mine[2*j + 1]*inverse), self.T)
+                     for j in range(s.shape.value_size // 8)]
+            for first in range(0, len(words), 4):
+                four = self._transposed(words[first:first + 4], lane % 4)
+                at = (base + (lane % 4 * 8 + first*8)).as_(i32)
+                k.store(at, k.pack(*four), align=16, mask=inside)
+        if s.shape.split:
+            self._combine(work, t)
+
+    def _finished(self, work: Work, i: Value, head: Value, mine: Value, largest: Value, total: Value) -> Value:
+        """What sums are multiplied by; where it is `mine`, the logarithm of the sum is stored."""
+        k, g, shape = self.k, self.g, self.s.shape
+        nothing = largest == -math.inf
+        if shape.sinks:
+            top = k.select(nothing, -math.inf, largest*g.factor)
+            sink = k.load(g.sinks + k.min(head, g.heads*g.group - 1 if shape.packed else head)) * LOG2E
+            most = k.fmax(top, sink)
+            most = k.select(most == -math.inf, 0.0, most)
+            shrink = k.exp2_approximate(top - most)
+            total = total*shrink + k.exp2_approximate(sink - most)
+            inverse = k.select(total == 0.0, 0.0, shrink / total)
+            nothing = total == 0.0
+            power = most
+        else:
+            inverse = k.select(total == 0.0, 0.0, 1.0 / total)
+            power = largest*g.factor
+        if shape.lse:
+            at = g.lse + (k.cast(work.batch, i64)*g.lse_batch + k.cast(head, i64)*g.lse_head + self._index(work, i))
+            k.store(at, k.select(nothing, -math.inf, power*(1 / LOG2E) + k.log(total)), mask=mine)
+        return inverse
+
+    def _index(self, work: Work, i: Value) -> Value:
+        """Of a query among those of all sequences that lie one after the other."""
+        return self.k.cast(i if work.q0 is None else work.q0 + i, i64)
+
+    def _row(self, work: Work, i: Value, head: Value) -> Value:
+        k, g = self.k, self.g
+        at = k.cast(head, i64)*g.out_head + self._index(work, i)*g.out_row
+        return g.out + (at if work.q0 is not None else at + k.cast(work.batch, i64)*g.out_batch)
+
+    def _transposed(self, words: list[Value], lane: Value) -> list[Value]:
+        """Of word j of lane i of four, word i of lane j: eight neighbours of a row for each, stores of 16 bytes."""
+        k = self.k
+        for bit in (1, 2):
+            odd = (lane & bit) > 0
+            for j in range(4):
+                if not j & bit:
+                    low, high = words[j], words[j | bit]
+                    other = k.lane_xor(k.select(odd, low, high), bit)
+                    words[j], words[j | bit] = k.select(odd, other, low), k.select(odd, high, other)
+        return words
+
+    # ---- parts of a tile
+
+    def _places(self, work: Work, part: Value, row: Value) -> tuple[Value, Value]:
+        """Where a row's sums are in the workspace, and its largest score and the sum of its exponentials."""
+        assert work.tile is not None
+        rows = M*self.s.WARPGROUPS
+        DV = self.s.shape.value_size
+        at = self.k.cast(work.tile*self.g.splits + part, i64)*(rows*(DV + 2))
+        own = self.g.workspace + at
+        return own + row*DV, own + (rows*DV + row*2)
+
+    def _leave(self, work: Work, warpgroup: Value, row: Value, lane: Value, sums: list[Value], largest: Value,
+               total: Value) -> None:
+        k = self.k
+        assert work.part is not None
+        _, _, inside = self.place(work, warpgroup, row)
+        values, state = self._places(work, work.part, warpgroup*M + row)
+        with k.when(inside):
+            for j in range(len(sums) // 2):
+                k.store(values + (lane % 4 * 2 + j*8), k.pack(sums[2*j], sums[2*j + 1]))
+            with k.when(lane % 4 == 0):
+                k.store(state, k.pack(largest, total))
+
+    def _combine(self, work: Work, t: Value) -> None:
+        """Each warp has every fourth row; its lanes have parts, then columns."""
+        k, g, s = self.k, self.g, self.s
+        assert work.tile is not None
+        k.fence_device()
+        k.role_barrier()
+        with k.when(t == 0):
+            self.arrived[0] = k.atomic_add(g.counters + work.tile, 1, "monotonic")
+        k.role_barrier()
+        with k.when(self.arrived[0] == g.splits - 1):
+            k.fence_device()
+            lane, warp = t % LANES, k.uniform(t // LANES)
+            rows = k.min((work.queries - work.i0)*max(s.shape.packed, 1), M)
+            with k.loop(rows, start=warp, step=4, unroll=False) as row:
+                i, head, inside = self.place(work, k.constant(i32, 0), row)
+                with k.when(inside):                        # of all lanes, or of none
+                    self._add_up(work, row, lane, i, head)
+            with k.when(t == 0):
+                g.counters[work.tile] = 0
+        k.role_barrier()                                    # the next tile's counter is put in the same place
+
+    def _add_up(self, work: Work, row: Value, lane: Value, i: Value, head: Value) -> None:
+        k, g, s = self.k, self.g, self.s
+        DV, zero = s.shape.value_size, k.constant(i32, 0)
+        there = lane < g.splits
+        state = k.load(self._places(work, k.select(there, lane, 0), row)[1], vec(f32, 2))
+        mine, total = k.select(there, state[0], -math.inf), k.select(there, state[1], 0.0)
+        most = mine
+        for distance in (1, 2, 4, 8, 16):
+            most = k.fmax(k.lane_xor(most, distance), most)
+        base = k.select(most == -math.inf, 0.0, most)*g.factor
+        share = k.exp2_approximate(mine*g.factor - base)
+        share = k.select(mine == -math.inf, 0.0, share)
+        whole = k.warp_sum(total*share)
+        inverse = self._finished(work, i, head, lane == 0, most, whole)
+        self.shares.view(LANES, 1)[row, lane] = share*inverse
+        k.warp_barrier()
+        columns = range(0, DV, LANES*2)
+        sums = [[k.variable(f32, 0) for _ in range(2)] for _ in columns]
+        first = self._places(work, zero, row)[0] + lane*2
+        step = M*s.WARPGROUPS*(DV + 2)
+        with k.loop(g.splits, unroll=False) as part:
+            factor = self.shares.view(LANES, 1)[row, part]
+            for pair, column in zip(sums, columns):
+                at = first + k.cast(part, i64)*step + column
+                x = k.load(at, vec(f32, 2), mask=None if column + 64 <= DV else lane*2 + column < DV)
+                for e in range(2):
+                    pair[e].set(k.fma(x[e], factor, pair[e].get()))
+        out = self._row(work, i, head) + lane*2
+        for pair, column in zip(sums, columns):
+            word = k.round_pair(k.pack(*(x.get() for x in pair)), self.T)
+            inner = None if column + 64 <= DV else lane*2 + column < DV
+            k.store((out + column).as_(i32), word, align=4, mask=inner)
+

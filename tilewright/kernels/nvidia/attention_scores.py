@@ -1,0 +1,60 @@
+"""A user's function of scores in attention (attention_problem.Score), evaluated on the registers that have them."""
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from tilewright.attention_problem import SCORE, score_of
+from tilewright.expressions.function import Aux
+from tilewright.ir import Kernel, Tile, Value, f32, i1, i32, i64, ptr
+from tilewright.kernels.expression import recorded
+from tilewright.kernels.narrow import memory_type, number
+from tilewright.kernels.nvidia.attention_tiles import Work
+
+KINDS = {"float": f32, "int": i32, "bool": i1}
+AXES = "sequence", "head", "row", "column"
+
+
+def name(x: Aux) -> str:
+    """Of the parameter that has its address."""
+    return f"of_{x.name}"
+
+
+def parameters(SCORE: str) -> dict[str, Any]:
+    """The kernel's parameters for a score function: the scale, arrays, and their distances along all axes."""
+    if not SCORE:
+        return {}
+    found: dict[str, Any] = {"scale": f32}
+    for x in score_of(SCORE).reads:
+        found |= {name(x): ptr(memory_type(x.format), strided=True)} | {f"{name(x)}_{axis}": i64 for axis in AXES}
+    return found
+
+
+class Scored:
+    """The function with this text."""
+
+    def __init__(self, k: Kernel, g: SimpleNamespace, TEXT: str) -> None:
+        self.k, self.g, self.score = k, g, score_of(TEXT)
+        self.kinds = dict(self.score.expression.parameters)
+
+    def change(self, scores: Tile, work: Work, i: Value, head: Value, columns: dict[int, Value]) -> None:
+        """Scores of a row become what the function makes of them. i: the query's index in its sequence; columns: keys,
+        by registers."""
+        k, g = self.k, self.g
+        assert work.shift is not None
+        position, row = i + work.shift, k.min(i, work.queries - 1)
+        bases = {x: self._base(x, work, head, row) for x in self.score.reads}
+        for e, j in columns.items():
+            given = dict(zip(SCORE, (scores[0, e]*g.scale, position, j, head)))
+            given |= {x.name: self._number(x, bases[x], k.min(j, work.keys - 1)) for x in self.score.reads}
+            (scores[0, e],) = recorded(k, self.score.expression, given, f32)
+
+    def _base(self, x: Aux, work: Work, head: Value, row: Value) -> Value:
+        at = getattr(self.g, name(x))
+        for axis, index in zip(AXES, (work.batch, head, row)):
+            at = at + self.k.cast(index, i64)*getattr(self.g, f"{name(x)}_{axis}")
+        return at
+
+    def _number(self, x: Aux, base: Value, column: Value) -> Value:
+        at = base + self.k.cast(column, i64)*getattr(self.g, f"{name(x)}_column")
+        return number(self.k, self.k.load(at), x.format, KINDS[self.kinds[x.name]])

@@ -1,0 +1,291 @@
+"""Tiles of attention on Hopper (attention.py): in shared memory, and of queries as CTAs take them."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from types import SimpleNamespace
+from typing import Any
+
+from tilewright.atoms.wgmma import M
+from tilewright.ir import Kernel, TensorMap, Value, i8, i32, i64
+from tilewright.ir.ops.pipelines import Mbarriers
+from tilewright.kernels.nvidia.wgmma_tiles import ALIGN, SmemTile
+from tilewright.plans.nvidia_attention import AttentionPlan, AttentionShape
+
+ROOM = 223 << 10                # bytes of shared memory for tiles
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What a kernel is made for."""
+    shape: AttentionShape
+    plan: AttentionPlan
+
+    @property
+    def KEYS(self) -> int: return self.plan.keys
+
+    @property
+    def WARPGROUPS(self) -> int: return self.plan.warpgroups
+
+    @property
+    def BAND(self) -> str: return self.shape.band
+
+    @property
+    def EACH(self) -> int:
+        """Queries of a warpgroup, of as many heads as are packed."""
+        return M // max(self.shape.packed, 1)
+
+    @property
+    def QUERIES(self) -> int:
+        """Of a CTA."""
+        return self.EACH*self.WARPGROUPS
+
+    @property
+    def QUERY_STAGES(self) -> int:
+        """Two where shared memory has room, so that the next tile of queries is there when one ends."""
+        others = self.plan.stages*(self.keys.BYTES + self.values.BYTES)
+        return 2 if others + 2*self.WARPGROUPS*self.queries.BYTES <= ROOM else 1
+
+    @property
+    def queries(self) -> SmemTile:
+        """Of a warpgroup."""
+        return SmemTile(self.shape.format, True, M, self.shape.size, 1, True, 1)
+
+    @property
+    def keys(self) -> SmemTile: return SmemTile(self.shape.format, True, self.KEYS, self.shape.size, 1, True, 1)
+
+    @property
+    def values(self) -> SmemTile: return SmemTile(self.shape.format, False, self.shape.value_size, self.KEYS, 1, True, 1)
+
+    @property
+    def COPIED(self) -> int:
+        """Keys that one copy brings: of one page."""
+        return min(self.shape.page or self.KEYS, self.KEYS)
+
+    @property
+    def maps(self) -> dict[str, TensorMap]:
+        """Of q: size, queries, heads, batch, or packed size, heads of a kv head, queries, kv heads, batch. Of k and v:
+        size, keys, kv heads, batch or pages."""
+        q, packed = self.queries, self.shape.packed
+        box = (q.ROW, packed, self.EACH, 1, 1) if packed else (q.ROW, M, 1, 1)
+        of = {name: TensorMap(x.TYPE, (x.ROW, self.COPIED, 1, 1), x.SWIZZLE)
+              for name, x in (("k", self.keys), ("v", self.values))}
+        return {"q": TensorMap(q.TYPE, box, q.SWIZZLE), **of}
+
+
+@dataclass(frozen=True)
+class Ring:
+    """Stages of tiles of one operand. A position counts tiles since the CTA began."""
+    full: Mbarriers
+    empty: Mbarriers
+    smem: Value
+    tile: SmemTile
+    COUNT: int
+
+    @classmethod
+    def made(cls, k: Kernel, name: str, tile: SmemTile, COUNT: int) -> Ring:
+        return cls(k.mbarriers(f"{name}_full", COUNT), k.mbarriers(f"{name}_empty", COUNT),
+                   k.smem(name, (COUNT, tile.BYTES), i8, ALIGN), tile, COUNT)
+
+    def refill(self, position: Value) -> Value:
+        """The stage of this position, when it may be overwritten."""
+        stage = position % self.COUNT
+        self.empty.wait(stage, position // self.COUNT % 2 ^ 1, sleep=True)
+        self.full.arrive(stage, by="role", expect=self.tile.BYTES)
+        return stage
+
+    def filled(self, position: Value) -> None:
+        self.full.wait(position % self.COUNT, position // self.COUNT % 2, sleep=True)
+
+    def give_back(self, position: Value) -> None:
+        self.empty.arrive(position % self.COUNT, by="warp")
+
+    def copy(self, map: Value, stage: Value, first: int, at: tuple[Any, ...]) -> None:
+        """Rows from row `first` of the tile on, of all blocks of the contiguous dimension; `at`: the other
+        coordinates."""
+        for block in range(self.tile.BYTES // self.tile.BLOCK):
+            to = self.smem.at(stage, block*self.tile.BLOCK + first*self.tile.SWIZZLE)
+            self.full.load(to, map, (block*self.tile.ROW, *at), stage)
+
+
+@dataclass(frozen=True)
+class Work:
+    """A tile of queries: its first one in its sequence, head (packed: kv head) and sequence, and its tiles of keys
+    `first` ... `end` - 1, of which those from `whole_first` to `whole_end` - 1 are seen by all of its queries.
+
+    queries, keys   of the sequence
+    shift           added to the index of a query it is its position
+    q0, k0          ragged: the first ones of the sequence
+    tile, part      split: which of all tiles, and which part of its keys
+    """
+    i0: Value
+    head: Value
+    batch: Value
+    first: Value
+    end: Value
+    whole_first: Value
+    whole_end: Value
+    queries: Value
+    keys: Value
+    shift: Value | None = None
+    q0: Value | None = None
+    k0: Value | None = None
+    tile: Value | None = None
+    part: Value | None = None
+
+    @property
+    def count(self) -> Value:
+        return self.end - self.first
+
+
+class Carried:
+    """A tile of queries that a loop hands on."""
+
+    def __init__(self, k: Kernel, work: Work) -> None:
+        given = {x.name: getattr(work, x.name) for x in fields(Work)}
+        self.variables = {name: k.variable(i32, x) for name, x in given.items() if x is not None}
+
+    def get(self) -> Work: return Work(**{name: x.get() for name, x in self.variables.items()})
+
+    def set(self, work: Work) -> None:
+        for name, x in self.variables.items():
+            x.set(getattr(work, name))
+
+
+class Order:
+    """Which tiles of queries a CTA takes, as a snake: the first one in a round is the last one in the next. In a
+    section of (sequence, head) pairs the last queries of all its pairs come first, which with a causal band see the
+    most keys. A ragged sequence is a section with its heads; the CTA's tiles are asked for in ascending order."""
+
+    def __init__(self, k: Kernel, g: SimpleNamespace, s: Sizes) -> None:
+        self.k, self.g, self.s = k, g, s
+        if s.shape.ragged:
+            tiles = k.variable(i32, 0)
+            with k.loop(g.sequences, unroll=False) as at:
+                tiles.set(tiles.get() + self._of_sequence(at))
+            count = tiles.get()
+            self.sequence, self.before = k.variable(i32, 0), k.variable(i32, 0)
+        else:
+            self.rows = k.ceil_div(g.queries, s.QUERIES)
+            count = self.rows*g.pairs
+        if s.shape.split:
+            count = count*g.splits
+        self.cta, self.ctas = k.block[0], k.grid[0]
+        rounds, rest = count // self.ctas, count % self.ctas
+        self.rounds = rounds + k.cast(self._place(rounds) < rest, i32)
+
+    def _place(self, round: Value) -> Value:
+        """Of this CTA in a round."""
+        return self.k.select(round % 2 == 0, self.cta, self.ctas - 1 - self.cta)
+
+    def _begin(self, of: str, sequence: Value) -> Value:
+        return self.k.load(getattr(self.g, f"{of}_offsets") + sequence)
+
+    def _length(self, of: str, sequence: Value) -> Value:
+        return self._begin(of, sequence + 1) - self._begin(of, sequence)
+
+    def _of_sequence(self, sequence: Value) -> Value:
+        """Its tiles."""
+        return self.k.ceil_div(self._length("q", sequence), self.s.QUERIES)*self.g.heads
+
+    @contextmanager
+    def each(self, here: Value) -> Iterator[tuple[Value, Work]]:
+        """A loop over the CTA's tiles, each with its number; `here` or not at all."""
+        k = self.k
+        with k.loop(k.select(here, self.rounds, 0), unroll=False) as number:
+            yield number, self.work(number)
+
+    def work(self, number: Value) -> Work:
+        """The CTA's tile of this number, of which there must be one."""
+        k, g, s = self.k, self.g, self.s
+        unit, part = number*self.ctas + self._place(number), None
+        tile = unit
+        if s.shape.split:
+            tile = unit // g.splits
+            part = unit - tile*g.splits
+        if s.shape.ragged:
+            pair, up, rows, batch, head = self._in_sequence(tile)
+        else:
+            of_section = self.rows*g.section
+            section = tile // of_section
+            inside = tile - section*of_section
+            up = inside // g.section
+            pair, rows = section*g.section + (inside - up*g.section), self.rows
+            batch = pair // g.heads
+            head = pair - batch*g.heads
+        return self._work((rows - 1 - up)*s.QUERIES, head, batch, tile, part)
+
+    def _in_sequence(self, tile: Value) -> tuple[Any, Value, Value, Value, Value]:
+        k, g, sequence, before = self.k, self.g, self.sequence, self.before
+        with k.while_(lambda: (sequence.get() < g.sequences - 1) & (
+                tile >= before.get() + self._of_sequence(sequence.get()))):
+            before.set(before.get() + self._of_sequence(sequence.get()))
+            sequence.set(sequence.get() + 1)
+        batch = sequence.get()
+        rows, inside = k.ceil_div(self._length("q", batch), self.s.QUERIES), tile - before.get()
+        up = inside // g.heads
+        return None, up, rows, batch, inside - up*g.heads
+
+    def _work(self, i0: Value, head: Value, batch: Value, tile: Value, part: Value | None) -> Work:
+        k, g, s, shape = self.k, self.g, self.s, self.s.shape
+        queries, keys, q0, k0 = g.queries, g.keys, None, None
+        if shape.ragged:
+            queries, q0 = self._length("q", batch), self._begin("q", batch)
+            if not shape.page:
+                keys, k0 = self._length("k", batch), self._begin("k", batch)
+        if shape.lengths:
+            keys = k.load(g.lengths + batch)
+        shift = (k.constant(i32, 0) if shape.upper else keys - queries) if s.BAND or shape.score else None
+        end, whole_end = k.ceil_div(keys, s.KEYS), keys // s.KEYS
+        first = whole_first = k.constant(i32, 0)
+        if s.BAND:
+            assert shift is not None
+            last = g.after + shift
+            seen = k.max(k.min(i0 + (s.QUERIES - 1), queries - 1) + last + 1, 0)
+            end = k.min(end, k.ceil_div(seen, s.KEYS))
+            whole_end = k.min(whole_end, k.max(i0 + last + 1, 0) // s.KEYS)
+        if s.BAND == "window":
+            assert shift is not None
+            first = k.min(k.max(i0 + shift - g.before, 0) // s.KEYS, k.max(end - 1, 0))
+            whole_first = k.max(k.ceil_div(k.max(i0 + (s.QUERIES - 1) + shift - g.before, 0), s.KEYS), first)
+        end = k.max(end, first + 1)                                     # without any key it is all masked
+        if part is not None:                                            # a part without keys has one tile, masked
+            share = k.ceil_div(end - first, g.splits)
+            start = first + part*share
+            end = k.max(k.min(end, start + share), start + 1)
+            first, whole_first = start, k.max(whole_first, start)
+        return Work(i0, head, batch, first, end, whole_first, whole_end, queries, keys, shift, q0, k0,
+                    tile if part is not None else None, part)
+
+
+class Loads:
+    """The role that copies: one of its threads starts all copies."""
+
+    def __init__(self, k: Kernel, g: SimpleNamespace, s: Sizes) -> None:
+        self.k, self.g, self.s = k, g, s
+
+    def queries(self, ring: Ring, stage: Value, work: Work, warpgroup: int) -> None:
+        row = work.i0 + warpgroup*self.s.EACH
+        if work.q0 is not None:
+            row = work.q0 + row
+        batch = self.k.constant(i32, 0) if work.q0 is not None else work.batch
+        at = (0, row, work.head, batch) if self.s.shape.packed else (row, work.head, batch)
+        with self.k.when(self.k.elect()):
+            ring.copy(self.g.q, stage, 0, at)
+
+    def keys(self, ring: Ring, position: Value, map: Value, tile: Value, work: Work) -> None:
+        """A tile of keys, or of values."""
+        k, g, s, shape = self.k, self.g, self.s, self.s.shape
+        stage = ring.refill(position)
+        head = work.head if shape.packed else work.head // g.group
+        for first in range(0, s.KEYS, s.COPIED):
+            row, batch = tile*s.KEYS + first, work.batch
+            if shape.page:
+                page = k.min(row // shape.page, k.max(work.keys - 1, 0) // shape.page)
+                batch = k.load(g.table + (k.cast(work.batch, i64)*g.table_row + page))
+                row = row % shape.page
+            elif work.k0 is not None:
+                row, batch = work.k0 + row, k.constant(i32, 0)
+            with k.when(k.elect()):
+                ring.copy(map, stage, first, (row, head, batch))
