@@ -50,7 +50,8 @@ class AttentionShape:
         words = {self.band: self.band, "upper": self.upper, f"p{self.packed}": self.packed, "split": self.split,
                  "lengths": self.lengths, "ragged": self.ragged, f"page{self.page}": self.page,
                  hashlib.sha256(self.score.encode()).hexdigest()[:8]: self.score, "sinks": self.sinks, "lse": self.lse}
-        return "_".join((self.format, f"{self.size}x{self.value_size}", *(word for word, there in words.items() if there)))
+        there = (word for word, given in words.items() if given)
+        return "_".join((self.format, f"{self.size}x{self.value_size}", *there))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from functools import partial
 
 import ml_dtypes
 import numpy as np
@@ -10,43 +10,29 @@ import pytest
 
 from tests.helpers.attention import checked, reference
 from tests.helpers.gpus import aligned, machine
-from tilewright.rules.attending import Asked, attending
+from tilewright.rules.attending import Asked
 from tilewright.runtime.gpu import attention
 from tilewright.runtime.gpu.engine import NVIDIA
 
 BF16 = ml_dtypes.bfloat16
 
 
-@pytest.fixture(autouse=True)
-def no_maps_of_other_tests():
-    attention._maps.cache_clear()
-
-
-def attended(on, arrays, how):
+def attended(on, arrays, how, given=None):
     """Result and logarithms of sums of a call with arrays on the device."""
     there = {name: on.array(aligned(x)) for name, x in arrays.items()}
-    shape = (*arrays["q"].shape[:-1], arrays["v"].shape[-1])
-    out, lse = aligned(np.full(shape, np.nan, BF16)), aligned(np.full(shape[:-1], np.nan, np.float32))
-    run, looks = NVIDIA.begin(there, {"out": on.array(out), "lse": on.array(lse)})
-    with run:
-        shadows = {name: looks[name].shadow for name in arrays}
-        call = attending(shadows, Asked(**how, return_lse=True), False)
-        four = [looks[name].shadow for name in ("out", "lse")]
-        if "q_offsets" in arrays:
-            four = [x[None] for x in four]
-        attention.attend(run, call, *four)
+    found = attention.attention(NVIDIA, there, Asked(**how, return_lse=True), given)
     on.finish()
-    return out, lse
+    return [x.host for x in found]
 
 
 def check(monkeypatch, arrays, **how):
+    attention._maps.cache_clear()           # of a fake before
     on = machine(monkeypatch, "sm_90a")
     out, lse = attended(on, arrays, how)
     want, sums = (x.reshape(y.shape) for x, y in zip(reference(checked(**arrays, **how)), (out, lse)))
     seen = sums > -np.inf
-    assert (abs(out.astype(np.float64) - want) <= 2.0**-6 * abs(arrays["v"].astype(np.float64)).max()).all()
+    assert (abs(out.astype(np.float64) - want) <= 2.0**-6 * abs(arrays["v"].astype(np.float64)).max(initial=0)).all()
     np.testing.assert_allclose(lse[seen], sums[seen], atol=1e-4)
-    return SimpleNamespace(launches=on.machine.launches)
 
 
 def normal(*shapes):
@@ -54,42 +40,57 @@ def normal(*shapes):
     return [rng.standard_normal(shape).astype(BF16) for shape in shapes]
 
 
-@pytest.mark.parametrize("how", [{"causal": True}, {"causal": "upper left", "window": 30}, {"softcap": 5.0}], ids=str)
-def test_sequences(monkeypatch, how):
-    q, k, v = normal((2, 2, 40, 64), (2, 1, 90, 64), (2, 1, 90, 96))
-    check(monkeypatch, {"q": q, "k": k, "v": v}, **how)
+def qkv(*shapes):
+    return dict(zip("qkv", normal(*shapes)))
 
 
-def test_tokens_first(monkeypatch):
+def tokens_first():
     """[sequences, tokens, heads, size] seen with the axes exchanged, as models have them."""
-    q, k, v = (x.swapaxes(1, 2) for x in normal((1, 70, 2, 64), (1, 90, 2, 64), (1, 90, 2, 64)))
-    check(monkeypatch, {"q": q, "k": k, "v": v})
+    return {name: x.swapaxes(1, 2) for name, x in qkv((1, 70, 2, 64), (1, 90, 2, 64), (1, 90, 2, 64)).items()}
 
 
-def test_sinks_and_an_array_of_scores(monkeypatch):
-    q, k, v, bias = normal((1, 2, 40, 64), (1, 2, 50, 64), (1, 2, 50, 64), (2, 40, 50))
-    check(monkeypatch, {"q": q, "k": k, "v": v, "bias": bias.astype(np.float32),
-                        "sinks": np.array([0.5, -1], np.float32)}, causal=True)
+def beside():
+    bias = np.random.default_rng(0).standard_normal((2, 70, 50)).astype(np.float32)
+    return qkv((1, 2, 70, 64), (1, 2, 50, 64), (1, 2, 50, 64)) | {
+        "bias": bias, "sinks": np.array([0.5, -1], np.float32)}
 
 
-def test_ragged(monkeypatch):
-    q, k, v = normal((2, 170, 64), (1, 250, 64), (1, 250, 64))
-    check(monkeypatch, {"q": q, "k": k, "v": v, "q_offsets": np.array([0, 3, 3, 140, 170], np.int32),
-                        "k_offsets": np.array([0, 70, 90, 230, 250], np.int32)}, causal=True)
+def ragged():
+    return qkv((2, 170, 64), (1, 250, 64), (1, 250, 64)) | {"q_offsets": np.array([0, 3, 3, 140, 170], np.int32),
+                                                            "k_offsets": np.array([0, 70, 90, 230, 250], np.int32)}
 
 
-@pytest.mark.parametrize(("queries", "page"), [(1, 16), (2, 256)])
-def test_pages(monkeypatch, queries, page):
-    rng = np.random.default_rng(page)
-    q, k, v = normal((3, 4, queries, 64), (40, 2, page, 64), (40, 2, page, 64))
-    table = rng.permutation(40)[:3 * 12].reshape(3, 12).astype(np.int32)
-    lengths = np.array([150, 1, 190], np.int32)
+def pages(queries, page):
+    each = -(-200 // page)
+    table = np.random.default_rng(page).permutation(4 * each)[:3 * each].reshape(3, each).astype(np.int32)
     table[1, 1:] = 1 << 30                  # beyond its length
-    check(monkeypatch, {"q": q, "k": k, "v": v, "table": table, "lengths": lengths}, causal=True)
+    return qkv((3, 4, queries, 64), (4 * each, 2, page, 64), (4 * each, 2, page, 64)) | {
+        "table": table, "lengths": np.array([150, 1, 190], np.int32)}
+
+
+def at_any_distance():
+    """What tensor maps cannot describe."""
+    return {name: x[..., 1:65] for name, x in qkv((1, 2, 20, 68), (1, 2, 30, 68), (1, 2, 30, 68)).items()}
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize(("arrays", "how"), [
+    (lambda: qkv((2, 2, 40, 64), (2, 1, 90, 64), (2, 1, 90, 96)),
+     {"causal": "upper left", "window": 30, "softcap": 5.0}),
+    (tokens_first, {}), (beside, {"causal": True}), (ragged, {"causal": True}),
+    (partial(pages, 1, 16), {"causal": True}), (partial(pages, 2, 256), {"causal": True}), (at_any_distance, {"scale": -0.2}),
+], ids=["window", "tokens first", "beside", "ragged", "pages", "long pages", "any distance"])
+def test_calls(monkeypatch, arrays, how):
+    check(monkeypatch, arrays(), **how)
+
+
+def test_no_keys(monkeypatch):
+    """The result is 0; nothing is read."""
+    check(monkeypatch, qkv((1, 2, 20, 64), (1, 2, 0, 64), (1, 2, 0, 64)))
 
 
 def test_what_no_kernel_does_is_refused(monkeypatch):
     on = machine(monkeypatch, "sm_90a")
-    q, k, v = (x.astype(np.float32) for x in normal((1, 1, 4, 64), (1, 1, 4, 64), (1, 1, 4, 64)))
+    arrays = {name: x.astype(np.float32) for name, x in qkv(*[(1, 1, 4, 64)] * 3).items()}
     with pytest.raises(NotImplementedError, match="bf16 or f16"):
-        attended(on, {"q": q, "k": k, "v": v}, {})
+        attended(on, arrays, {})

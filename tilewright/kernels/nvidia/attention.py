@@ -1,5 +1,5 @@
-"""Attention on Hopper's tensor cores (sm_90a): softmax(scale * Q K^T) V by tiles of queries that stay, and tiles of keys
-and values that come by TMA. No score is ever written to memory.
+"""Attention on Hopper's tensor cores (sm_90a): softmax(scale * Q K^T) V by tiles of queries that stay, and tiles of
+keys and values that come by TMA. No score is ever written to memory.
 
     Roles
         math    warpgroups, each with 64 rows of the CTA's tile of queries: scores by `wgmma` in registers, their
@@ -50,8 +50,7 @@ REGISTERS = {2: (240, 24), 3: (160, 32)}    # of math and of loads, by the numbe
 TYPES = {"bf16": bf16, "f16": f16}
 
 
-def emit_attention(SHAPE: AttentionShape = AttentionShape(), PLAN: AttentionPlan = AttentionPlan(), WARP: int = 32
-                   ) -> Function:
+def emit_attention(SHAPE: AttentionShape, PLAN: AttentionPlan, WARP: int = 32) -> Function:
     """out[b, h, i, :] = softmax(scale * q[b, h, i] . k[b, h // group])  v[b, h // group].
 
     Parameters: maps q, k, v (`Sizes.maps`); out, of contiguous elements for each query, and its distances in elements;
@@ -78,9 +77,9 @@ def emit_attention(SHAPE: AttentionShape = AttentionShape(), PLAN: AttentionPlan
     more |= {"lse": ptr(f32), "lse_head": i64, "lse_batch": i64} if shape.lse else {}
     more |= {"sinks": ptr(f32)} if shape.sinks else {}
     more |= parameters(shape.score)
-    k = Kernel(f"attention_{shape.name}_{PLAN.name}", threads=GROUP*(PLAN.warpgroups + 1), noalias=False, **s.maps,
-               out=ptr(T), out_row=i64, out_head=i64, out_batch=i64, queries=i32, keys=i32, heads=i32, group=i32,
-               pairs=i32, section=i32, factor=f32, **more)
+    more = {**s.maps, "out": ptr(T), "out_row": i64, "out_head": i64, "out_batch": i64, "queries": i32, "keys": i32,
+            "heads": i32, "group": i32, "pairs": i32, "section": i32, "factor": f32, **more}
+    k = Kernel(f"attention_{shape.name}_{PLAN.name}", threads=GROUP*(PLAN.warpgroups + 1), noalias=False, **more)
     parts = _Parts.begun(k, SimpleNamespace(**dict(k.function.params)), s)
     with k.role("math", warps=WARPS*PLAN.warpgroups):
         _Math(parts).run()

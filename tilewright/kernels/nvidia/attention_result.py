@@ -1,5 +1,5 @@
-"""Attention's sums on their way to memory (attention.py): divided by sums of exponentials, rounded and stored; or left in
-a workspace, where the CTA that ends last adds up the parts of a tile."""
+"""Attention's sums on their way to memory (attention.py): divided by sums of exponentials, rounded and stored; or left
+in a workspace, where the CTA that ends last adds up the parts of a tile."""
 from __future__ import annotations
 
 import math
@@ -175,4 +175,3 @@ class Result:
             word = k.round_pair(k.pack(*(x.get() for x in pair)), self.T)
             inner = None if column + 64 <= DV else lane*2 + column < DV
             k.store((out + column).as_(i32), word, align=4, mask=inner)
-

@@ -56,7 +56,8 @@ class Sizes:
     def keys(self) -> SmemTile: return SmemTile(self.shape.format, True, self.KEYS, self.shape.size, 1, True, 1)
 
     @property
-    def values(self) -> SmemTile: return SmemTile(self.shape.format, False, self.shape.value_size, self.KEYS, 1, True, 1)
+    def values(self) -> SmemTile:
+        return SmemTile(self.shape.format, False, self.shape.value_size, self.KEYS, 1, True, 1)
 
     @property
     def COPIED(self) -> int:
@@ -198,7 +199,7 @@ class Order:
 
     def work(self, number: Value) -> Work:
         """The CTA's tile of this number, of which there must be one."""
-        k, g, s = self.k, self.g, self.s
+        g, s = self.g, self.s
         unit, part = number*self.ctas + self._place(number), None
         tile = unit
         if s.shape.split:
