@@ -78,7 +78,8 @@ def at_any_distance():
     (lambda: qkv((2, 2, 40, 64), (2, 1, 90, 64), (2, 1, 90, 96)),
      {"causal": "upper left", "window": 30, "softcap": 5.0}),
     (tokens_first, {}), (beside, {"causal": True}), (ragged, {"causal": True}),
-    (partial(pages, 1, 16), {"causal": True}), (partial(pages, 2, 256), {"causal": True}), (at_any_distance, {"scale": -0.2}),
+    (partial(pages, 1, 16), {"causal": True}), (partial(pages, 2, 256), {"causal": True}),
+    (at_any_distance, {"scale": -0.2}),
 ], ids=["window", "tokens first", "beside", "ragged", "pages", "long pages", "any distance"])
 def test_calls(monkeypatch, arrays, how):
     check(monkeypatch, arrays(), **how)
