@@ -56,11 +56,11 @@ class AttentionShape:
 
 @dataclass(frozen=True)
 class AttentionPlan:
-    """warpgroups    of 64 queries each, in a CTA
-    keys            of a tile
-    stages          of shared memory for tiles of keys, and as many for values
+    """blocks    of 64 rows in a CTA, each of a warpgroup
+    keys        of a tile
+    stages      of shared memory for tiles of keys, and as many for values
     """
-    warpgroups: int = 2
+    blocks: int = 2
     keys: int = 128
     stages: int = 2
 
@@ -71,10 +71,10 @@ class AttentionPlan:
 
     @property
     def name(self) -> str:
-        return f"g{self.warpgroups}_k{self.keys}_s{self.stages}"
+        return f"g{self.blocks}_k{self.keys}_s{self.stages}"
 
     def __str__(self) -> str:
-        return f"attention g{self.warpgroups} k{self.keys} s{self.stages}"
+        return f"attention g{self.blocks} k{self.keys} s{self.stages}"
 
     @classmethod
     def read(cls, text: str) -> AttentionPlan:
@@ -110,7 +110,7 @@ def section(p: Attention, heads: int) -> int:
 
 def tiles_of(p: Attention, shape: AttentionShape, plan: AttentionPlan) -> int:
     """Tiles of queries: of ragged sequences at least as many as there are."""
-    each = ROWS // max(shape.packed, 1) * plan.warpgroups
+    each = ROWS // max(shape.packed, 1) * plan.blocks
     if shape.ragged:
         return (p.queries // each + p.sequences)*p.heads
     return -(-p.queries // each) * p.sequences*(p.kv_heads if shape.packed else p.heads)
@@ -124,7 +124,7 @@ def chosen(p: Attention, sms: int, lengths: bool, plan: AttentionPlan | None = N
                            page=p.page, score=p.score, sinks=p.sinks, lse=p.lse)
     if plan is None:
         plan = few_queries(p) or many_queries(p, band)
-    if plan.warpgroups > 1 or p.ragged:
+    if plan.blocks > 1 or p.ragged:
         return shape, plan, 1
     packed = 1 << (p.group - 1).bit_length()
     if packed > ROWS:

@@ -39,7 +39,7 @@ def run(queries, keys, batch=1, heads=1, group=1, size=64, value_size=None, grid
     plan = AttentionPlan.read(f"attention {plan}")
     f = emit_attention(AttentionShape(format, size, value_size, band, packed=packed, split=splits > 1, lse=True,
                                       score=call.problem.score, **shape), plan)
-    tiles = batch*(kv_heads if packed else heads) * -(-queries*max(packed, 1) // (64*plan.warpgroups))
+    tiles = batch*(kv_heads if packed else heads) * -(-queries*max(packed, 1) // (64*plan.blocks))
     values = {"out": out, "out_row": value_size, "out_head": queries*value_size, "out_batch": heads*queries*value_size,
               "queries": queries, "keys": keys, "heads": kv_heads if packed else heads, "group": group,
               "pairs": batch*(kv_heads if packed else heads), "section": section, "scale": how["scale"],

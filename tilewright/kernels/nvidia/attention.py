@@ -79,9 +79,9 @@ def emit_attention(SHAPE: AttentionShape, PLAN: AttentionPlan, WARP: int = 32) -
     more |= parameters(shape.score)
     more = {**s.maps, "out": ptr(T), "out_row": i64, "out_head": i64, "out_batch": i64, "queries": i32, "keys": i32,
             "heads": i32, "group": i32, "pairs": i32, "section": i32, "factor": f32, **more}
-    k = Kernel(f"attention_{shape.name}_{PLAN.name}", threads=GROUP*(PLAN.warpgroups + 1), noalias=False, **more)
+    k = Kernel(f"attention_{shape.name}_{PLAN.name}", threads=GROUP*(PLAN.blocks + 1), noalias=False, **more)
     parts = _Parts.begun(k, SimpleNamespace(**dict(k.function.params)), s)
-    with k.role("math", warps=WARPS*PLAN.warpgroups):
+    with k.role("math", warps=WARPS*PLAN.blocks):
         _Math(parts).run()
     with k.role("loads", warps=WARPS):
         _load(parts)
@@ -105,8 +105,8 @@ class _Parts:
     @classmethod
     def begun(cls, k: Kernel, g: SimpleNamespace, s: Sizes) -> _Parts:
         stages = s.plan.stages
-        keys, values = Ring.made(k, "k_smem", s.keys, stages), Ring.made(k, "v_smem", s.values, stages)
-        queries = Ring.made(k, "q_smem", s.queries, s.QUERY_STAGES*s.WARPGROUPS)
+        keys, values = Ring.new(k, "k_smem", s.keys, stages), Ring.new(k, "v_smem", s.values, stages)
+        queries = Ring.new(k, "q_smem", s.queries, s.QUERY_STAGES*s.WARPGROUPS)
         turn = k.mbarriers("turn", s.WARPGROUPS) if s.WARPGROUPS > 1 else None
         result = Result(k, g, s, TYPES[s.shape.format])
         k.init_mbarriers()
@@ -229,7 +229,7 @@ class _Math:
         k.wgmma_commit()
 
     def _first_scores(self, number: Value) -> None:
-        """Those of the CTA's first tile."""
+        """Scores of the CTA's first tile."""
         k, parts = self.k, self.parts
         stage, parity = parts.of_queries(number, self.mine)
         parts.queries.full.wait(stage, parity, sleep=True)

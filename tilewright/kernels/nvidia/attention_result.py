@@ -24,7 +24,7 @@ class Result:
             self.shares = k.smem("shares", (M, LANES), f32)
 
     def place(self, work: Work, warpgroup: Value, row: Value) -> tuple[Value, Value, Value]:
-        """Of a row of a warpgroup: the query's index, its head, and whether there is one."""
+        """A row of a warpgroup: the query's index, its head, and whether there is one."""
         packed, i = self.s.shape.packed, work.i0 + warpgroup*self.s.EACH
         if not packed:
             return i + row, work.head, i + row < work.queries
@@ -32,7 +32,7 @@ class Result:
         return i, work.head*self.g.group + head, (i < work.queries) & (head < self.g.group)
 
     def store(self, work: Work, warpgroup: Value, t: Value, sums: Tile, largest: Tile, total: Tile) -> None:
-        """Those of thread t of the warpgroup."""
+        """The sums of thread t of the warpgroup."""
         k, s = self.k, self.s
         lane = t % LANES
         for half in range(2):
@@ -74,21 +74,21 @@ class Result:
             inverse = k.select(total == 0.0, 0.0, 1.0 / total)
             power = largest*g.factor
         if shape.lse:
-            at = g.lse + (k.cast(work.batch, i64)*g.lse_batch + k.cast(head, i64)*g.lse_head + self._index(work, i))
+            at = g.lse + (k.cast(work.sequence, i64)*g.lse_batch + k.cast(head, i64)*g.lse_head + self._index(work, i))
             k.store(at, k.select(nothing, -math.inf, power*(1 / LOG2E) + k.log(total)), mask=mine)
         return inverse
 
     def _index(self, work: Work, i: Value) -> Value:
-        """Of a query among those of all sequences that lie one after the other."""
+        """A query's place among those of all sequences that lie one after the other."""
         return self.k.cast(i if work.q0 is None else work.q0 + i, i64)
 
     def _row(self, work: Work, i: Value, head: Value) -> Value:
         k, g = self.k, self.g
         at = k.cast(head, i64)*g.out_head + self._index(work, i)*g.out_row
-        return g.out + (at if work.q0 is not None else at + k.cast(work.batch, i64)*g.out_batch)
+        return g.out + (at if work.q0 is not None else at + k.cast(work.sequence, i64)*g.out_batch)
 
     def _transposed(self, words: list[Value], lane: Value) -> list[Value]:
-        """Of word j of lane i of four, word i of lane j: eight neighbours of a row for each, stores of 16 bytes."""
+        """From word j of lane i of four, word i of lane j: eight neighbours of a row for each, stores of 16 bytes."""
         k = self.k
         for bit in (1, 2):
             odd = (lane & bit) > 0

@@ -16,7 +16,7 @@ AXES = "sequence", "head", "row", "column"
 
 
 def name(x: Aux) -> str:
-    """Of the parameter that has its address."""
+    """The parameter that has its address."""
     return f"of_{x.name}"
 
 
@@ -51,7 +51,7 @@ class Scored:
 
     def _base(self, x: Aux, work: Work, head: Value, row: Value) -> Value:
         at = getattr(self.g, name(x))
-        for axis, index in zip(AXES, (work.batch, head, row)):
+        for axis, index in zip(AXES, (work.sequence, head, row)):
             at = at + self.k.cast(index, i64)*getattr(self.g, f"{name(x)}_{axis}")
         return at
 

@@ -26,7 +26,7 @@ class Sizes:
     def KEYS(self) -> int: return self.plan.keys
 
     @property
-    def WARPGROUPS(self) -> int: return self.plan.warpgroups
+    def WARPGROUPS(self) -> int: return self.plan.blocks
 
     @property
     def BAND(self) -> str: return self.shape.band
@@ -38,7 +38,7 @@ class Sizes:
 
     @property
     def QUERIES(self) -> int:
-        """Of a CTA."""
+        """How many a CTA has."""
         return self.EACH*self.WARPGROUPS
 
     @property
@@ -49,7 +49,7 @@ class Sizes:
 
     @property
     def queries(self) -> SmemTile:
-        """Of a warpgroup."""
+        """A warpgroup's tile."""
         return SmemTile(self.shape.format, True, M, self.shape.size, 1, True, 1)
 
     @property
@@ -66,7 +66,7 @@ class Sizes:
 
     @property
     def maps(self) -> dict[str, TensorMap]:
-        """Of q: size, queries, heads, batch, or packed size, heads of a kv head, queries, kv heads, batch. Of k and v:
+        """The map of q: size, queries, heads, batch, or packed size, heads of a kv head, queries, kv heads, batch. Of k and v:
         size, keys, kv heads, batch or pages."""
         q, packed = self.queries, self.shape.packed
         box = (q.ROW, packed, self.EACH, 1, 1) if packed else (q.ROW, M, 1, 1)
@@ -85,7 +85,7 @@ class Ring:
     COUNT: int
 
     @classmethod
-    def made(cls, k: Kernel, name: str, tile: SmemTile, COUNT: int) -> Ring:
+    def new(cls, k: Kernel, name: str, tile: SmemTile, COUNT: int) -> Ring:
         return cls(k.mbarriers(f"{name}_full", COUNT), k.mbarriers(f"{name}_empty", COUNT),
                    k.smem(name, (COUNT, tile.BYTES), i8, ALIGN), tile, COUNT)
 
@@ -122,7 +122,7 @@ class Work:
     """
     i0: Value
     head: Value
-    batch: Value
+    sequence: Value
     first: Value
     end: Value
     whole_first: Value
@@ -177,7 +177,7 @@ class Order:
         self.rounds = rounds + k.cast(self._place(rounds) < rest, i32)
 
     def _place(self, round: Value) -> Value:
-        """Of this CTA in a round."""
+        """The place of this CTA in a round."""
         return self.k.select(round % 2 == 0, self.cta, self.ctas - 1 - self.cta)
 
     def _begin(self, of: str, sequence: Value) -> Value:
@@ -270,7 +270,7 @@ class Loads:
         row = work.i0 + warpgroup*self.s.EACH
         if work.q0 is not None:
             row = work.q0 + row
-        batch = self.k.constant(i32, 0) if work.q0 is not None else work.batch
+        batch = self.k.constant(i32, 0) if work.q0 is not None else work.sequence
         at = (0, row, work.head, batch) if self.s.shape.packed else (row, work.head, batch)
         with self.k.when(self.k.elect()):
             ring.copy(self.g.q, stage, 0, at)
@@ -281,10 +281,10 @@ class Loads:
         stage = ring.refill(position)
         head = work.head if shape.packed else work.head // g.group
         for first in range(0, s.KEYS, s.COPIED):
-            row, batch = tile*s.KEYS + first, work.batch
+            row, batch = tile*s.KEYS + first, work.sequence
             if shape.page:
                 page = k.min(row // shape.page, k.max(work.keys - 1, 0) // shape.page)
-                batch = k.load(g.table + (k.cast(work.batch, i64)*g.table_row + page))
+                batch = k.load(g.table + (k.cast(work.sequence, i64)*g.table_row + page))
                 row = row % shape.page
             elif work.k0 is not None:
                 row, batch = work.k0 + row, k.constant(i32, 0)
