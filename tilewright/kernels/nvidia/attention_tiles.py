@@ -66,8 +66,8 @@ class Sizes:
 
     @property
     def maps(self) -> dict[str, TensorMap]:
-        """The map of q: size, queries, heads, batch, or packed size, heads of a kv head, queries, kv heads, batch. Of k and v:
-        size, keys, kv heads, batch or pages."""
+        """Their dimensions: of q size, queries, heads, batch, or packed size, heads of a kv head, queries, kv heads,
+        batch; of k and v size, keys, kv heads, batch or pages."""
         q, packed = self.queries, self.shape.packed
         box = (q.ROW, packed, self.EACH, 1, 1) if packed else (q.ROW, M, 1, 1)
         of = {name: TensorMap(x.TYPE, (x.ROW, self.COPIED, 1, 1), x.SWIZZLE)
