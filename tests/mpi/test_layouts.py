@@ -75,6 +75,12 @@ def test_each_element_has_one_rank_and_the_transposed_layout_the_transposed_part
         assert layout.T.T == layout
 
 
+def test_owners_take_turns_unless_the_order_is_fixed():
+    blocks = place(Grid(2, 2), Layout.blocks((8, 512), (2, 2)), Layout.blocks((512, 8), (2, 2)))
+    assert [x.begin for x in panels(blocks, 0, 64, True)] == [*range(0, 512, 64)]
+    assert [x.begin for x in panels(blocks, 0, 64, False)] == [0, 256, 64, 320, 128, 384, 192, 448]
+
+
 def test_panels_are_all_of_k_once_and_in_order():
     rng = np.random.default_rng(4)
     for _ in range(60):
@@ -85,6 +91,9 @@ def test_panels_are_all_of_k_once_and_in_order():
         width, fixed = int(rng.integers(1, 200)), bool(rng.integers(2))
         placement = place(grid, a, b, unit=segment_length(k, width) if fixed else 1)
         steps = [step for layer in range(grid.layers) for step in panels(placement, layer, width, fixed)]
+        if not fixed:
+            assert [step.first for step in panels(placement, 0, width, fixed)][1:].count(True) == 0
+            steps.sort(key=lambda step: step.begin)
         assert [p for step in steps for p in range(step.begin, step.end)] == list(range(k))
         assert all(step.end - step.begin <= width for step in steps)
         assert not fixed or all(step.begin % width == 0 for step in steps)

@@ -127,6 +127,38 @@ def test_epilogues_with_operands_c_and_several_results(grid):
         np.testing.assert_array_equal(out, (a @ b - full).astype(np.float64))
 
 
+def test_descriptors_in_and_out():
+    """Local arrays by columns with gaps between them, transposed and conjugated, updated in place."""
+    rng = np.random.default_rng(14)
+    m, n, k = 13, 9, 22
+    a, b, c = (whole(rng, s, np.complex64) for s in ((k, m), (n, k), (m, n)))
+
+    def one(team):
+        parts, descriptors = [], []
+        for x, blocks in ((a, (3, 4)), (b, (2, 5)), (c, (4, 2))):
+            layout = Layout.of_descriptor((1, 0, *x.shape, *blocks, 1, 0, 1), (2, 2), "column")
+            rows, cols = layout.local_shape(team.rank)
+            lld = rows + 2
+            flat = np.full(lld * cols, -7, x.dtype)
+            flat.reshape(cols, lld)[:, :rows] = x[np.ix_(*layout.local_indices(team.rank))].T
+            parts.append(flat)
+            descriptors.append((*layout.descriptor(team.rank)[:8], lld))
+        (x, y, z), (dx, dy, dz) = parts, descriptors
+        given = z.copy()
+        assert mpi.pgemm(team, (2, 2), 2, x, dx, y, dy, 3, z, dz, trans_a="c", trans_b=True, order="column") is z
+        layout = Layout.of_descriptor(dz, (2, 2), "column")
+        rows, cols = layout.local_shape(team.rank)
+        found, before = z.reshape(cols, rows + 2), given.reshape(cols, rows + 2)
+        np.testing.assert_array_equal(found[:, rows:], before[:, rows:])
+        right = 2 * a.conj().T @ b.T + 3 * c
+        np.testing.assert_array_equal(found[:, :rows].T, right[np.ix_(*layout.local_indices(team.rank))])
+        with pytest.raises(ValueError, match=r"a must have [0-9]+ columns of [0-9]+ numbers, .* with lld = 1"):
+            mpi.pgemm(team, (2, 2), 2, x, (*dx[:8], 1), y, dy, 3, z, dz, order="column")
+        with pytest.raises(ValueError, match=r"desc_b: descriptor must begin with 1, .* not 2"):
+            mpi.pgemm(team, (2, 2), 2, x, dx, y, (2, *dy[1:]), 3, z, dz)
+    on((2, 2), one)
+
+
 @pytest.mark.parametrize("progress", ["thread", "blocks"])
 def test_a_slow_network_and_every_way_to_make_progress(progress):
     a = np.arange(96 * 200, dtype=np.float32).reshape(96, 200) % 7

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import numpy as np
 
+from tilewright import mpi
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 def test_all_are_tested_and_listed():
     names = {path.name for path in EXAMPLES.glob("*.py")}
     assert names == {"integers.py", "quantized_layer.py", "own_kernel.py", "own_arithmetic.py", "nearest_neighbours.py",
-                     "shortest_paths.py", "transformer_block.py", "own_loops.py"}
+                     "shortest_paths.py", "transformer_block.py", "own_loops.py", "mpi_product.py"}
     assert all(f"({name})" in (EXAMPLES / "README.md").read_text() for name in names)
 
 
@@ -39,6 +41,12 @@ def test_transformer_block():
 def test_own_kernel(capsys):
     runpy.run_path(str(EXAMPLES / "own_kernel.py"))["main"]()
     assert "shared memory" not in capsys.readouterr().out
+
+
+def test_mpi_product(capsys):
+    """On threads; tests/mpi starts processes."""
+    mpi.run_threads(4, runpy.run_path(str(EXAMPLES / "mpi_product.py"))["main"])
+    assert "right: True" in capsys.readouterr().out
 
 
 def test_own_loops(capsys):

@@ -120,8 +120,9 @@ class Panel(NamedTuple):
 
 
 def panels(placement: Placement, layer: int, width: int, fixed: bool) -> list[Panel]:
-    """The panels of a layer, in order. fixed: they begin at multiples of `width`, and segments of the reproducible
-    order are marked; else where another process has k, too, unless such parts are narrow."""
+    """The panels of a layer, in the order in which they are multiplied. fixed: they begin at multiples of `width`, in
+    order of k, and segments of the reproducible order are marked. Else they also begin where another process has k,
+    unless such parts are narrow, and processes take turns: all links carry panels at all times."""
     begin, end = placement.depth.range(layer)
     k = placement.depth.length
     axes = placement.a.cols, placement.b.rows
@@ -132,9 +133,20 @@ def panels(placement: Placement, layer: int, width: int, fixed: bool) -> list[Pa
         cuts = {x for b, e in pairwise(whole) for x in even_cuts(b, e, width)}
     ends = sorted(cuts | {end} if end > begin else set())
     grid = placement.grid
-    return [Panel(b, e, _pieces(axes[0], layer * grid.cols, grid.cols, b, e),
-                  _pieces(axes[1], layer * grid.rows, grid.rows, b, e), b == begin or (fixed and b % segment == 0))
-            for b, e in pairwise(ends)]
+    found = [Panel(b, e, _pieces(axes[0], layer * grid.cols, grid.cols, b, e),
+                   _pieces(axes[1], layer * grid.rows, grid.rows, b, e), b == begin or (fixed and b % segment == 0))
+             for b, e in pairwise(ends)]
+    return found if fixed else in_turns(found)
+
+
+def in_turns(found: list[Panel]) -> list[Panel]:
+    """One panel of each pair of owners after the other."""
+    queues: dict[tuple[int, int], list[Panel]] = {}
+    for panel in found:
+        queues.setdefault((panel.a[0].owner, panel.b[0].owner), []).append(panel)
+    every = [queue[i] for i in range(max(map(len, queues.values()), default=0)) for queue in queues.values()
+             if i < len(queue)]
+    return [panel._replace(first=i == 0) for i, panel in enumerate(every)]
 
 
 def even_cuts(begin: int, end: int, width: int) -> list[int]:

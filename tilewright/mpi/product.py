@@ -221,6 +221,7 @@ class Multiplication:
                     found = self.last(a, b, sums)
                 else:
                     self.add(a, b, sums, 0 if step.first else 1)
+            self.team.took(self.report.events[-1].end - self.report.events[-1].begin)
         self.retire([flow for _, _, flow in flows])
         return found
 

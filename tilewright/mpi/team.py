@@ -29,7 +29,8 @@ RECORD = 16384  # bytes of what ranks say to each other about a call
 SHORT = 2048  # of a notice, which MPI delivers to a rank that does not wait for it
 NOTICE, ALIVE, AGREE, MOVE, REDUCE, DATA = 0, 1, 2, 64, 65, 1024  # tags
 DATA_TAGS = 30000
-PAUSE_S = 2e-4  # between two polls while a product runs
+PAUSES_S = 2e-4, 2e-3  # between two polls while products run: the least and the most
+POLLS = 32  # during the product of a panel, if the pauses allow it
 SLEEPS_S = (0.0,) * 10 + (2e-5,) * 10 + (1e-4,) * 10  # of a wait; the last one again and again
 LOOK_S = 0.2  # between two looks whether ranks have ended
 GRACE_S = 0.3  # for what such a rank has sent
@@ -71,6 +72,7 @@ class Team:
         self.broken: str | None = None
         self.inside = False  # a call: no rank may leave before all have
         self.arrived = time.perf_counter()
+        self.pause = PAUSES_S[0]
         self.failure: BaseException | None = None
         self._notice = np.zeros(SHORT, np.uint8)
         notice = self.transport.receive(self._notice, ANY, NOTICE)
@@ -164,6 +166,10 @@ class Team:
             time.sleep(1e-3)
         return True
 
+    def took(self, seconds: float) -> None:
+        """A panel's product took so long: polls need not come oftener than it makes a difference."""
+        self.pause = min(max(seconds / POLLS, PAUSES_S[0]), PAUSES_S[1])
+
     @contextmanager
     def progressing(self) -> Iterator[None]:
         """Meanwhile a thread polls, if that is how this team makes progress."""
@@ -173,7 +179,7 @@ class Team:
         stop = threading.Event()
 
         def drive() -> None:
-            while not stop.wait(PAUSE_S):
+            while not stop.wait(self.pause):
                 try:
                     self.poll()
                 except BaseException as error:
