@@ -29,8 +29,9 @@ import numpy as np
 
 from tilewright.expressions import functions
 from tilewright.expressions.function import Aux, Function
+from tilewright.expressions.operations import CONVERSIONS
 from tilewright.expressions.program import OWN, Expression
-from tilewright.expressions.tracing import trace
+from tilewright.expressions.tracing import apply, cast, retraced, trace
 
 # The score function's own parameters: the scaled product, the query's position, the key's index, the query head.
 SCORE = {OWN + "score": "float", OWN + "i": "int", OWN + "j": "int", OWN + "head": "int"}
@@ -75,6 +76,45 @@ def traced(function: Callable[..., Any], kinds: tuple[tuple[str, str], ...], sof
     if len(expression.results) != 1 or expression.results[0].reduced:
         raise TypeError("bias must return one number, the score, computed from (score, i, j, head)")
     return expression
+
+
+# The slope of an operation's result, of its value y, its operands' values x and their slopes d; those of operands
+# that do not depend on the score are 0.
+SLOPES: dict[str, Callable[..., Any]] = {
+    "add": lambda y, x, d: d[0] + d[1], "sub": lambda y, x, d: d[0] - d[1], "neg": lambda y, x, d: -d[0],
+    "mul": lambda y, x, d: d[0]*x[1] + x[0]*d[1], "fma": lambda y, x, d: d[0]*x[1] + x[0]*d[1] + d[2],
+    "div": lambda y, x, d: (d[0] - y*d[1]) / x[1], "abs": lambda y, x, d: functions.where(x[0] < 0.0, -d[0], d[0]),
+    "min": lambda y, x, d: functions.where(x[0] <= x[1], *d), "max": lambda y, x, d: functions.where(x[0] >= x[1], *d),
+    "exp": lambda y, x, d: y * d[0], "log": lambda y, x, d: d[0] / x[0], "sqrt": lambda y, x, d: d[0] / (y + y),
+    "tanh": lambda y, x, d: (1.0 - y*y) * d[0], "sigmoid": lambda y, x, d: y * (1.0 - y) * d[0],
+    "erf": lambda y, x, d: functions.exp(-(x[0]*x[0])) * 1.1283791670955126 * d[0],
+    "where": lambda y, x, d: functions.where(x[0], d[1], d[2])}
+
+
+@lru_cache(maxsize=512)
+def sloped(expression: Expression) -> Expression:
+    """The score, and its derivative by the scaled product. TypeError where an operation has none."""
+    def whole(*own: Any, **arrays: Any) -> Any:
+        given = dict(zip(SCORE, own)) | arrays
+
+        def operation(name: str, *pairs: Any) -> Any:
+            x, d = zip(*pairs)
+            y = cast(x[0], name) if name in CONVERSIONS else apply(name, *x)
+            if all(slope is None for slope in d):
+                return y, None
+            if name not in SLOPES:
+                raise TypeError(f"{name} in a score function has no derivative here: it takes {', '.join(SLOPES)}")
+            return y, SLOPES[name](y, x, [0.0 if slope is None else slope for slope in d])
+        (y, slope), = expression.run(operation, {name: (x, 1.0 if name == OWN + "score" else None)
+                                                 for name, x in given.items()}, lambda x: (x, None))
+        return y, 0.0 if slope is None else slope
+    return trace(whole, dict(expression.parameters), "bias", len(SCORE))
+
+
+@lru_cache(maxsize=512)
+def capped(expression: Expression, kinds: tuple[tuple[str, str], ...], softcap: float) -> Expression:
+    """`traced` of a function that was traced before, without the cap."""
+    return traced(lambda *own, **arrays: retraced(expression, dict(zip(SCORE, own)) | arrays)[0], kinds, softcap)
 
 
 @lru_cache(maxsize=512)

@@ -7,6 +7,7 @@ import numpy as np
 
 from tilewright import forks
 from tilewright.api import tensors
+from tilewright.expressions.program import Expression
 from tilewright.rules import arguments
 from tilewright.rules.attending import Asked, attending, checked_outs
 from tilewright.runtime.gpu.arrays import library_of
@@ -55,11 +56,8 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool | str = False, window: Any
     """
     given = {"q": q, "k": k, "v": v, "sinks": sinks, "q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale,
              "q_offsets": q_offsets, "k_offsets": k_offsets, "table": table, "lengths": lengths}
-    if bias is not None and not callable(bias):
-        given["bias"] = bias
-    given |= {f"operands[{name!r}]": x for name, x in (operands or {}).items()}
-    given = {name: x for name, x in given.items() if x is not None}
-    asked = Asked(causal, window, scale, None if "bias" in given else bias, operands, softcap, return_lse, out_dtype)
+    given, asked = _asked(given, bias, operands, Asked(causal, window, scale, None, operands, softcap, return_lse,
+                                                       out_dtype))
     library = None if type(q) is np.ndarray else library_of(q, k, v)
     if library is not None:
         engine = forks.imported("tilewright.runtime.gpu.attention")
@@ -67,11 +65,42 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool | str = False, window: Any
     return _on_host(given, asked, out, threads)
 
 
+def gradients(q: Any, k: Any, v: Any, out: Any, lse: Any, by_out: Any, by_lse: Any = None, *, bias: Any = None,
+              operands: dict[str, Any] | None = None, threads: int | None = None, **more: Any) -> tuple[Any, ...]:
+    """The gradients by q, k and v, and by sinks (None without), of attention with these arguments, whose results were
+    out and lse, by those of its results; arrays in the host's memory. The score function's slope is found from its
+    expression; bias and operands have no gradients. NotImplementedError where there are none (runtime/cpu/
+    attention_gradients.py says where)."""
+    numbers = {name: more.pop(name) for name in ("causal", "window", "scale", "softcap") if name in more}
+    given, asked = _asked({"q": q, "k": k, "v": v, **more}, bias, operands, Asked(operands=operands, **numbers))
+    call = attending(_arrays(given), asked)
+    results = _arrays({"out": out, "lse": lse, "by_out": by_out})
+    logs = None if by_lse is None else _arrays({"by_lse": by_lse})["by_lse"]
+    four, three = (None,) * (4 - results["out"].ndim), (None,) * (3 - results["lse"].ndim)
+    found = forks.imported("tilewright.runtime.cpu.attention_gradients").gradients(
+        call, results["out"][four], results["lse"][three], results["by_out"][four],
+        None if logs is None else logs[three], threads)
+    as_tensors = tensors.present(*given.values())
+    shaped = [x if x is None else x.reshape(given[name].shape) for name, x in zip(("q", "k", "v", "sinks"), found)]
+    return tuple(tensors.tensor(x) if as_tensors and x is not None else x for x in shaped)
+
+
+def _asked(given: dict[str, Any], bias: Any, operands: Any, asked: Asked) -> tuple[dict[str, Any], Asked]:
+    """Arrays by the names of arguments, and what else there is."""
+    expression = bias is None or callable(bias) or isinstance(bias, Expression)
+    named = {**given, "bias": None if expression else bias,
+             **{f"operands[{name!r}]": x for name, x in (operands or {}).items()}}
+    return {name: x for name, x in named.items() if x is not None}, asked._replace(bias=bias if expression else None)
+
+
+def _arrays(given: dict[str, Any]) -> dict[str, Any]:
+    return {name: arguments.operand(tensors.array(x, name), name, least=0) for name, x in given.items()}
+
+
 def _on_host(given: dict[str, Any], asked: Asked, out: Any, threads: int | None) -> Any:
     """The result of arrays in the host's memory, NumPy's or tensors."""
     as_tensors = tensors.present(*given.values(), out)
-    seen = {name: arguments.operand(tensors.array(x, name), name, least=0) for name, x in given.items()}
-    call = attending(seen, asked)
+    call = attending(_arrays(given), asked)
     into = checked_outs(tensors.array(out, "out", True), call)
     result, lse = forks.imported("tilewright.runtime.cpu.attention").attend(call, into, threads)
     shaped = out if out is not None else result.reshape(call.shape)

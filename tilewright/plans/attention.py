@@ -44,6 +44,9 @@ def spec(problem: Attention, target: CpuTarget) -> Spec:
                 problem.factors, problem.score)
 
 
+State = dict[str, tuple[int, str]]
+
+
 @dataclass(frozen=True)
 class Layout:
     """Bytes of a thread's memory: first the state of each strip, then what all strips share.
@@ -52,11 +55,24 @@ class Layout:
     shared  offsets behind the states
     pitch   elements from one row of an operand to the next, as it is staged
     """
-    state: dict[str, tuple[int, str]]
+    state: State
     state_bytes: int
     shared: dict[str, int]
     shared_bytes: int
     pitch: int
+
+    @classmethod
+    def of_sizes(cls, state: State, shared: dict[str, int], pitch: int) -> Layout:
+        """With sizes in place of offsets."""
+        places, offsets = State(), dict[str, int]()
+        end = last = 0
+        for name, (size, kind) in state.items():
+            places[name] = end, kind
+            end += -(-size // 64) * 64
+        for name, size in shared.items():
+            offsets[name] = last
+            last += -(-size // 64) * 64
+        return cls(places, end, offsets, last, pitch)
 
     @classmethod
     def on_target(cls, spec: Spec, target: CpuTarget) -> Layout:
@@ -77,15 +93,36 @@ class Layout:
                   "scores": spec.KEYS*lanes*number, "factors": lanes*number, "rows": lanes*words*number,
                   "lines": max(2*values*number, lanes*pitch*number if reads else 0),
                   **{f"read{x}": pitch*lanes*number for x in range(reads)}}
-        places, end = {}, 0
-        for name, (size, kind) in state.items():
-            places[name] = end, kind
-            end += -(-size // 64) * 64
-        offsets, last = {}, 0
-        for name, size in shared.items():
-            offsets[name] = last
-            last += -(-size // 64) * 64
-        return cls(places, end, offsets, last, pitch)
+        return cls.of_sizes(state, shared, pitch)
+
+
+def gradient_layout(spec: Spec, target: CpuTarget) -> Layout:
+    """A thread's memory in kernels/cpu/attention_gradients.py, whose words are f32 or f64."""
+    number = 8 if spec.WORD == "f64" else 4
+    V = target.vector_bytes // number
+    lanes, reads = 2 * V, len(score_of(spec.SCORE).reads) if spec.SCORE else 0
+    size, value_size = (-(-x // V) * V for x in (spec.SIZE, spec.VALUE_SIZE))
+    pitch = -(-spec.KEYS // 16) * 16 + 16
+    panels = {f"{name}_{which}": (x*lanes*number, "numbers") for name in ("panel", "sums")
+              for which, x in enumerate((size, value_size))}
+    state: State = {**panels, **dict.fromkeys(("lse", "delta"), (lanes*number, "numbers")),
+                    **dict.fromkeys(("i", "head", "low", "high"), (lanes*4, "i32")),
+                    **dict.fromkeys(("out_0", "out_1"), (lanes*8, "i64")), "reads": (reads*lanes*8, "i64"),
+                    "ends": (64, "i64")}
+    shared = {**{f"{name}_{which}": rows*x*number for name, rows in (("rows", spec.KEYS), ("lanes", lanes))
+                 for which, x in enumerate((size, value_size))},
+              **dict.fromkeys(("powers", "slopes"), spec.KEYS*lanes*number),
+              **dict.fromkeys(("lse", "delta"), spec.KEYS*number), **dict.fromkeys(("low", "high"), spec.KEYS*4),
+              "lines": lanes*pitch*number if reads else 0, **{f"read{x}": pitch*lanes*number for x in range(reads)}}
+    return Layout.of_sizes(state, shared, pitch)
+
+
+def gradient_spec(problem: Attention, target: CpuTarget) -> Spec:
+    """Two blocks of scores beside each other; everything in f32 or f64."""
+    kind, rows = "f64" if problem.q == "f64" else "f32", (target.tile_registers - 3) // 2
+    keys = max(BLOCK // (4*target.vector_bytes) // rows, 1) * rows
+    return Spec(problem.q, problem.kv, problem.q, kind, problem.size, problem.value_size, keys, True, False, False,
+                problem.score)
 
 
 def strips(problem: Attention, target: CpuTarget, threads: int) -> int:

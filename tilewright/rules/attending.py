@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tilewright import formats
-from tilewright.attention_problem import FLOATS, NARROW, Attention, score_text, traced, unchanged
+from tilewright.attention_problem import FLOATS, NARROW, Attention, capped, score_text, traced, unchanged
 from tilewright.expressions import functions, remembered
 from tilewright.expressions.function import Aux, kind_of
+from tilewright.expressions.program import Expression
 from tilewright.rules import arguments
 from tilewright.rules.arguments import Array
 
@@ -241,7 +242,7 @@ def _score(asked: Asked, given: Mapping[str, Any], softcap: float, shape: tuple[
             raise ValueError("operands must be None unless bias is a function")
     else:
         function = unchanged if asked.bias is None else asked.bias
-        if not callable(function):
+        if not callable(function) and not isinstance(function, Expression):
             raise TypeError(f"bias must be an array or a function of (score, i, j, head), not {asked.bias!r}")
         if asked.operands and asked.bias is None:
             raise ValueError("operands must be None unless bias is a function")
@@ -266,6 +267,8 @@ def _score(asked: Asked, given: Mapping[str, Any], softcap: float, shape: tuple[
                              f"is {x.shape}") from None
         reads.append(Aux(name, found.name, place))
     kinds = tuple((x.name, kind_of(x.format)) for x in reads)
+    if isinstance(function, Expression):
+        return score_text(capped(function, kinds, softcap), tuple(reads)), tuple(taken)
     expression = remembered.cached(function, ("score", kinds, softcap), lambda: traced(function, kinds, softcap))
     return score_text(expression, tuple(reads)), tuple(taken)
 

@@ -19,8 +19,10 @@ except ImportError as error:
 from tilewright.torch.contraction import einsum
 from tilewright.torch.functions import addmm, bmm, linear, matmul, mm, quantize_rows, scaled_mm
 from tilewright.torch.grouped import grouped_mm
+from tilewright.torch.heads import attention, register_attention, scaled_dot_product_attention
 from tilewright.torch.modules import Fp8Linear, Linear, WeightLinear, convert
 from tilewright.torch.switch import enable
 
-__all__ = ["Fp8Linear", "Linear", "WeightLinear", "addmm", "bmm", "convert", "einsum", "enable", "grouped_mm", "linear",
-           "matmul", "mm", "quantize_rows", "scaled_mm"]
+__all__ = ["Fp8Linear", "Linear", "WeightLinear", "addmm", "attention", "bmm", "convert", "einsum", "enable",
+           "grouped_mm", "linear", "matmul", "mm", "quantize_rows", "register_attention",
+           "scaled_dot_product_attention", "scaled_mm"]

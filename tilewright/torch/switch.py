@@ -1,4 +1,5 @@
-"""A switch that sends products of torch to tilewright: torch.nn.functional.linear, mm, matmul of matrices, and addmm.
+"""A switch that sends products of torch to tilewright: torch.nn.functional.linear, mm, matmul of matrices, addmm, and
+scaled_dot_product_attention.
 
 It is a TorchFunctionMode of the calling thread. On the CPU both are measured: the first call of a kind runs torch's
 function and ours on its operands, a few times in turn, and later calls of the kind take the faster. On GPUs nothing is
@@ -17,7 +18,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode, _get_current_function_mode
 
 from tilewright.runtime.cpu import pool
-from tilewright.torch import functions
+from tilewright.torch import functions, heads
 
 ROUNDS, ENOUGH_S = 7, 0.05  # of a measurement: rounds, or fewer where one takes so long
 GAIN = 0.97  # of torch's time that ours may take at most to be taken
@@ -53,7 +54,18 @@ def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
     return ("linear", given, functions.linear, {}) if taken else None
 
 
+def _attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+               is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False) -> Any:
+    fits = query.dim() < 3 or query.shape[-3] == key.shape[-3] or enable_gqa
+    plain = 2 <= query.dim() == key.dim() == value.dim() <= 4 and query.shape[:-3] == key.shape[:-3] == value.shape[:-3]
+    masked = attn_mask is not None and (attn_mask.requires_grad or is_causal)
+    how = {"attn_mask": attn_mask, "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
+    taken = plain and fits and not masked and not dropout_p
+    return ("attention", (query, key, value), heads.scaled_dot_product_attention, how) if taken else None
+
+
 TAKEN: dict[Any, Callable[..., Any]] = {
+    torch.nn.functional.scaled_dot_product_attention: _attention,
     torch.mm: _mm, Tensor.mm: _mm, torch.matmul: _mm, Tensor.matmul: _mm, Tensor.__matmul__: _mm,
     torch.addmm: _addmm, Tensor.addmm: _addmm, torch.nn.functional.linear: _linear,
 }
@@ -85,7 +97,8 @@ class _Switch(TorchFunctionMode):
         elif tensors[0].is_cuda:
             take = functions.unaligned(*tensors)
         else:
-            take = _measured(name, tensors, lambda: function(*args, **kwargs), lambda: ours(*tensors, **options))
+            take = _measured(name, tensors, options, lambda: function(*args, **kwargs),
+                             lambda: ours(*tensors, **options))
         return ours(*tensors, **options) if take else function(*args, **kwargs)
 
 
@@ -100,12 +113,18 @@ def _ready(tensors: tuple[Any, ...]) -> bool:
     return first.dtype in FLOATS and kind in ("cpu", "cuda") and not torch.is_autocast_enabled(kind)
 
 
-def _measured(name: str, tensors: tuple[Tensor, ...], theirs: Callable[[], Any], ours: Callable[[], Any]) -> bool:
-    """Is ours the faster for calls of this kind: its dtype, layouts, sizes, of rows to the next power of two?"""
-    *_, a, b = tensors if name != "linear" else tensors[:2]
+def _measured(name: str, tensors: tuple[Tensor, ...], options: dict[str, Any], theirs: Callable[[], Any],
+              ours: Callable[[], Any]) -> bool:
+    """Is ours the faster for calls of this kind: its dtype, layouts, sizes, of rows to the next power of two (of
+    attention, of queries and of keys)?"""
+    *_, a, b = tensors if name not in ("linear", "attention") else tensors[:2]
     rows = a.numel() // max(a.shape[-1], 1)
     layouts = tuple(x.stride(-1) == 1 for x in tensors)
-    key = (name, len(tensors), a.dtype, rows.bit_length(), tuple(b.shape), layouts, pool.get_num_threads(),
+    sizes: tuple[Any, ...] = tuple(b.shape)
+    if name == "attention":
+        sizes = (*(x.shape[-2].bit_length() for x in tensors[:2]), *b.shape[:-2], *a.shape[-3:-2], a.shape[-1],
+                 options["is_causal"], options["attn_mask"] is None)
+    key = (name, len(tensors), a.dtype, rows.bit_length(), sizes, layouts, pool.get_num_threads(),
            torch.get_num_threads())
     faster = _faster.get(key)
     if faster is None:
@@ -157,13 +176,14 @@ class Enabled:
 
 
 def enable(rule: Rule = "measured") -> Enabled:
-    """Send torch.nn.functional.linear, torch.mm, torch.matmul of matrices, and torch.addmm of this thread to tilewright
-    where it should be faster: until the end of a `with` block, or until `.disable()` of what this returns.
+    """Send torch.nn.functional.linear and scaled_dot_product_attention, torch.mm, torch.matmul of matrices, and
+    torch.addmm of this thread to tilewright where it should be faster: until the end of a `with` block, or until
+    `.disable()` of what this returns.
 
-    rule    "measured", "always", or a function of the operator's name, "mm", "addmm" or "linear", and its tensors that
-            says whether tilewright takes the call. What is measured holds for the process; it differs between runs
-            where both are about as fast, and the results' last bits with it. While torch.compile traces, "measured"
-            takes nothing.
+    rule    "measured", "always", or a function of the operator's name, "mm", "addmm", "linear" or "attention" (without
+            dropout), and its tensors that says whether tilewright takes the call. What is measured holds for the
+            process; it differs between runs where both are about as fast, and the results' last bits with it. While
+            torch.compile traces, "measured" takes nothing.
 
     Taken are f32, f64, bf16 and f16, strided tensors on one device and outside autocast; gradients are ours then, too.
     """

@@ -27,7 +27,7 @@ def attend(call: Attending, out: Array | None = None, threads: int | None = None
            on: Host = host) -> tuple[Array, Array | None]:
     """The result [..., value_size] and the logarithms of sums, if they are asked for, both with four axes."""
     p, threads = call.problem, threads or pool.get_num_threads()
-    target = target or _extended()
+    target = target or extended()
     shape = (*call.q.shape[:-1], p.value_size)
     direct = out is not None and out.strides[-1] == out.itemsize and not _overlap(out, call)
     result = out if direct and out is not None else np.empty(shape, call.dtype)
@@ -50,7 +50,7 @@ def _overlap(out: Array, call: Attending) -> bool:
 
 
 @cache
-def _extended() -> CpuTarget:
+def extended() -> CpuTarget:
     return detect().extended
 
 

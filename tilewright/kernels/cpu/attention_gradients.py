@@ -1,0 +1,313 @@
+"""The gradients of attention: powers are computed again from scores and their logarithms of sums, block by block.
+
+    P = exp(score - lse)      dP = dO V^T      dS = P (dP - delta) score'      delta = sum(dO O) - dlse, by row
+    dQ = dS K scale           dK = dS^T Q scale           dV = P^T dO
+
+Two kernels, each of which adds up what its lanes own, so that nothing is added twice and no order depends on threads:
+
+    SIDE     lanes       rows that pass by, a block at a time       sums in the strip's state
+    queries  queries     keys K, values V                           dQ += K dS
+    keys     keys        queries Q, gradients dO                    dK += Q dS, dV += dO P
+
+Both multiply rows by two panels of the strip: rows_1 panel_1 are products of queries and keys, rows_2 panel_2 are dP.
+"""
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+from zlib import crc32
+
+from tilewright.attention_problem import SCORE, score_of, sloped
+from tilewright.formats import FORMATS
+from tilewright.ir import Function, Kernel, Value, f64, i8, i32, i64, ptr, vec
+from tilewright.ir.elementary import exp_below
+from tilewright.kernels.cpu import attention_parts as parts, jobs
+from tilewright.kernels.cpu.attention_parts import Strip, heights, product
+from tilewright.kernels.cpu.packing import transpose
+from tilewright.kernels.cpu.pool import job_fields
+from tilewright.kernels.expression import recorded
+from tilewright.kernels.narrow import memory_type, narrowed
+from tilewright.plans.attention import Spec, gradient_layout
+from tilewright.targets.cpu import CpuTarget
+
+JOB = jobs.ATTENTION_GRADIENTS
+
+
+def emit_gradients(target: CpuTarget, SIDE: str, *fields: Any) -> Function:
+    """gradients(job, tid): what thread `tid` of any team does. `fields`: of a Spec."""
+    spec = Spec(*fields)
+    named = f"attention_{SIDE}_{crc32(repr(spec).encode()):08x}"
+    task = _Task(target, spec, SIDE, f"{named}_task")
+    k = Kernel(named, noalias=False, job=ptr(i8), tid=i64)
+    job, tid = k.args
+    g = job_fields(k, job, JOB, i8, space=i8)
+    claimed = (job + jobs.offsets(JOB)["claimed"]).as_(i64)
+    own = g.space + tid*g.space_step
+    index = k.variable(i64, k.atomic_add(claimed, 1, "monotonic"))
+    with k.while_(lambda: index.get() < g.count):
+        k.call(task.k.function, job, index.get(), own)
+        index.set(k.atomic_add(claimed, 1, "monotonic"))
+    return k.function
+
+
+class _Task:
+    """Records the work of one task: `strips` strips of lanes of a kv head of a sequence."""
+
+    def __init__(self, target: CpuTarget, spec: Spec, SIDE: str, name: str) -> None:
+        self.spec, self.s, self.by_keys = spec, Strip.on_target(target, spec.WORD), SIDE == "keys"
+        self.at = gradient_layout(spec, target)
+        s = self.s
+        self.T, self.VT, self.INTS = s.T, vec(s.T, s.V), vec(i32, s.V)
+        self.sizes = spec.SIZE, spec.VALUE_SIZE
+        self.staged = parts.emit_stage(target, spec.Q, spec.WORD)
+        self.score = score_of(spec.SCORE) if spec.SCORE else None
+        self.slope = sloped(self.score.expression) if self.score else None
+        kinds = dict(self.score.expression.parameters) if self.score else {}
+        self.reads = [(x, kinds[x.name]) for x in (self.score.reads if self.score else ())]
+        words = {"float": spec.WORD, "int": "i32", "bool": "i32"}
+        self.of_reads = [self.staged if (x.format, words[kind]) == (spec.Q, spec.WORD) else parts.emit_stage(
+            target, x.format, words[kind]) for x, kind in self.reads]
+        k = self.k = Kernel(name, noalias=False, job=ptr(i8), index=i64, space=ptr(i8))
+        job, self.index, self.space = k.args
+        M = memory_type(spec.Q)
+        self.g = job_fields(k, job, JOB, s.T, **dict.fromkeys(("q_at", "k_at", "v_at", "do_at", "g_at", "h_at"), M),
+                            lse_at=s.T, delta_at=s.T, reads=i64, rows=i64)
+        self.scale = k.cast(k.field(job, jobs.offsets(JOB)["scale"], f64), s.T)
+        self.record()
+
+    def record(self) -> None:
+        k, g, s = self.k, self.g, self.s
+        per_block = g.sequences * g.kv_heads
+        block, place = g.blocks - 1 - self.index // per_block, self.index % per_block
+        self.sequence, self.kv_head = place // g.kv_heads, place % g.kv_heads
+        row = g.rows + self.sequence * len(jobs.SEQUENCE)
+        self.q_first, self.queries, self.k_first, self.keys = (row[x] for x in range(len(jobs.SEQUENCE)))
+        self.group = g.heads // g.kv_heads
+        self.shift = k.select(g.upper != 0, 0, self.keys - self.queries)
+        lanes = self.keys if self.by_keys else self.group * self.queries
+        self.first = block * (g.strips * s.LANES)
+        with k.when(self.first < lanes):
+            self.last = lanes - 1
+            strips = k.min(g.strips, k.ceil_div(lanes - self.first, s.LANES))
+            with k.loop(strips) as strip:
+                self.begin(strip)
+            heads = self.group if self.by_keys else k.constant(i64, 1)
+            with k.loop(heads) as h, k.loop(self.queries if self.by_keys else self.keys, step=self.spec.KEYS) as first:
+                n = k.min((self.queries if self.by_keys else self.keys) - first, self.spec.KEYS)
+                self.head = self.kv_head*self.group + h
+                self.stage(first, n)
+                with k.loop(strips) as strip:
+                    x = self.state(strip)
+                    with k.when(self.in_sight(x, first, n)):
+                        self.add(x, first, n)
+            with k.loop(strips) as strip:
+                self.finish(self.state(strip))
+
+    def state(self, strip: Value) -> SimpleNamespace:
+        base = self.space + strip * self.at.state_bytes
+        types = {"numbers": self.T, "i32": i32, "i64": i64}
+        return SimpleNamespace(**{name: (base + offset).as_(types[kind])
+                                  for name, (offset, kind) in self.at.state.items()})
+
+    def shared(self, name: str, type: Any) -> Value:
+        return (self.space + self.g.strips * self.at.state_bytes + self.at.shared[name]).as_(type)
+
+    # ---- where things are
+
+    def query_row(self, name: str, head: Value, query: Value) -> Value:
+        g = self.g
+        return getattr(g, f"{name}_at") + (self.sequence*getattr(g, f"{name}_s") + head*getattr(g, f"{name}_h")
+                                           + (self.q_first + query)*getattr(g, f"{name}_i"))
+
+    def key_row(self, name: str, j: Value, step: str = "j") -> Value:
+        g = self.g
+        return getattr(g, f"{name}_at") + (self.sequence*getattr(g, f"{name}_s") + self.kv_head*getattr(g, f"{name}_h")
+                                           + (self.k_first + j)*getattr(g, f"{name}_{step}"))
+
+    def ends(self, i: Value) -> tuple[Value, Value]:
+        """The first and the last key that a position sees."""
+        k, g = self.k, self.g
+        return k.min(k.max(i - g.before, 0), self.keys), k.max(k.min(i + g.after, self.keys - 1), -1)
+
+    def copied(self, source: Value, step: Value, which: int, to: Value) -> None:
+        self.k.call(self.staged, source, step, self.k.constant(i64, self.sizes[which]), to)
+
+    def begin(self, strip: Value) -> None:
+        k, g, s, x = self.k, self.g, self.s, self.state(strip)
+        rows = [self.shared(f"lanes_{which}", self.T) for which in (0, 1)]
+        low, high = k.variable(i64, jobs.UNBOUNDED * 2), k.variable(i64, -jobs.UNBOUNDED * 2)
+        with k.loop(k.constant(i64, s.LANES)) as lane:
+            place = k.min(self.first + strip*s.LANES + lane, self.last)
+            to = [row + lane*s.words(size) for row, size in zip(rows, self.sizes)]
+            if self.by_keys:
+                self.copied(self.key_row("k", place), g.k_d, 0, to[0])
+                self.copied(self.key_row("v", place), g.v_d, 1, to[1])
+                k.store(x.i + lane, k.cast(place, i32))
+                first, last = place, place
+                targets = self.key_row("g", place, "i"), self.key_row("h", place, "i")
+            else:
+                query, head = place % self.queries, self.kv_head*self.group + place // self.queries
+                self.copied(self.query_row("q", head, query), g.q_d, 0, to[0])
+                self.copied(self.query_row("do", head, query), g.do_d, 1, to[1])
+                first, last = self.ends(query + self.shift)
+                for where, value in ((x.i, query + self.shift), (x.head, head), (x.low, first), (x.high, last)):
+                    k.store(where + lane, k.cast(value, i32))
+                for where, name in ((x.lse, "lse"), (x.delta, "delta")):
+                    at = self.sequence*g.lse_s + head*g.lse_h + (self.q_first + query)*g.lse_i
+                    k.store(where + lane, self.finite(getattr(g, f"{name}_at")[at]))
+                targets = self.query_row("g", head, query), self.query_row("g", head, query)
+                for number, (read, _) in enumerate(self.reads):
+                    k.store(x.reads + (lane + number*s.LANES), self.read_at(number, read, head, query))
+            low.set(k.min(low.get(), first))
+            high.set(k.max(high.get(), last))
+            beyond = self.first + strip*s.LANES + lane > self.last         # its operands are none: results go nowhere
+            for where, target, row in zip((x.out_0, x.out_1), targets, rows):
+                k.store(where + lane, k.select(beyond, k.address(row), k.address(target)))
+        k.store(x.ends, low.get())
+        k.store(x.ends + 1, high.get())
+        for which, panel in enumerate((x.panel_0, x.panel_1)):
+            width = s.words(self.sizes[which])
+            parts.transposed(k, s, rows[which], width, width, panel)
+        for which, sums in enumerate((x.sums_0, x.sums_1)):
+            with k.loop(k.constant(i64, s.columns(self.sizes[which]) * s.NV)) as v:
+                k.store(sums + v*s.V, k.constant(self.VT, 0), self.T.bytes * s.V)
+
+    def finite(self, lse: Value) -> Value:
+        """0 in place of -inf, of rows that see nothing: all their scores are -inf."""
+        return self.k.select(lse == float("-inf"), 0.0, lse)
+
+    def read_at(self, number: int, read: Any, head: Value, query: Value) -> Value:
+        at = self.g.reads + number*len(jobs.READ)
+        return at[0] + memory_type(read.format).bytes * (self.sequence*at[1] + head*at[2] + query*at[3])
+
+    def stage(self, first: Value, n: Value) -> None:
+        k, g, s = self.k, self.g, self.s
+        rows = [self.shared(f"rows_{which}", self.T) for which in (0, 1)]
+        with k.loop(n) as r:
+            to = [row + r*s.words(size) for row, size in zip(rows, self.sizes)]
+            if self.by_keys:
+                query = first + r
+                self.copied(self.query_row("q", self.head, query), g.q_d, 0, to[0])
+                self.copied(self.query_row("do", self.head, query), g.do_d, 1, to[1])
+                at = self.sequence*g.lse_s + self.head*g.lse_h + (self.q_first + query)*g.lse_i
+                k.store(self.shared("lse", self.T) + r, self.finite(g.lse_at[at]))
+                k.store(self.shared("delta", self.T) + r, g.delta_at[at])
+                for name, value in zip(("low", "high"), self.ends(query + self.shift)):
+                    k.store(self.shared(name, i32) + r, k.cast(value, i32))
+            else:
+                self.copied(self.key_row("k", first + r), g.k_d, 0, to[0])
+                self.copied(self.key_row("v", first + r), g.v_d, 1, to[1])
+
+    def in_sight(self, x: SimpleNamespace, first: Value, n: Value) -> Value:
+        """Whether the strip's lanes may meet rows first ... first + n - 1."""
+        if not self.by_keys:
+            return (x.ends[0] < first + n) & (x.ends[1] >= first)
+        least, _ = self.ends(first + self.shift)
+        _, most = self.ends(first + n - 1 + self.shift)
+        return (least <= x.ends[1]) & (most >= x.ends[0])
+
+    # ---- a block of rows
+
+    def add(self, x: SimpleNamespace, first: Value, n: Value) -> None:
+        k, s, MR = self.k, self.s, self.s.MR
+        rows = [self.shared(f"rows_{which}", self.T) for which in (0, 1)]
+        widths = [s.words(size) for size in self.sizes]
+        powers, slopes = self.shared("powers", self.T), self.shared("slopes", self.T)
+        operands = self.operands(x, first, n)
+        half = max(MR // 2, 1)
+        with k.loop(k.ceil_div(n, half)) as t:
+            tiles = []
+            for which, panel in enumerate((x.panel_0, x.panel_1)):
+                tile = k.tile(half, s.NV, self.VT)
+                product(k, s, tile, self.sizes[which], rows[which] + t*(half*widths[which]), widths[which], 1, panel)
+                tiles.append(tile)
+            for i in range(half):
+                for v in range(s.NV):
+                    self.element(x, first, t*half + i, v, tiles[0][i, v], tiles[1][i, v], operands, powers, slopes)
+        sums = [(0, x.sums_0, slopes), *([(1, x.sums_1, powers)] if self.by_keys else [])]
+        for which, total, factors in sums:
+            for begin, height, count in heights(self.sizes[which], MR):
+                with k.loop(k.constant(i64, count)) as t:
+                    place = total + (t*height + begin)*s.LANES
+                    acc = k.tile(height, s.NV, self.VT, zero=False)
+                    for i, v in acc.registers:
+                        acc[i, v] = k.load(place + (i*s.LANES + v*s.V), self.VT)
+                    product(k, s, acc, n, rows[which] + (t*height + begin), 1, widths[which], factors)
+                    for i, v in acc.registers:
+                        k.store(place + (i*s.LANES + v*s.V), acc[i, v], self.T.bytes * s.V)
+
+    def element(self, x: SimpleNamespace, first: Value, row: Value, v: int, y: Value, dp: Value,
+                operands: list[tuple[str, Value, str]], powers: Value, slopes: Value) -> None:
+        k, s = self.k, self.s
+
+        def lanes(where: Value, type: Any) -> Value:
+            return k.load(where + v*s.V, type)
+
+        def spread(name: str, type: Any) -> Value:
+            return k.broadcast(self.shared(name, type)[row], s.V)
+        if self.by_keys:
+            j, low, high = lanes(x.i, self.INTS), spread("low", i32), spread("high", i32)
+            lse, delta = spread("lse", self.T), spread("delta", self.T)
+            i = k.broadcast(k.cast(first + row + self.shift, i32), s.V)
+            head = k.broadcast(k.cast(self.head, i32), s.V)
+        else:
+            j, low, high = k.broadcast(k.cast(first + row, i32), s.V), lanes(x.low, self.INTS), lanes(x.high, self.INTS)
+            lse, delta = lanes(x.lse, self.VT), lanes(x.delta, self.VT)
+            i, head = lanes(x.i, self.INTS), lanes(x.head, self.INTS)
+        y = y * k.broadcast(self.scale, s.V)
+        slope = None
+        if self.slope:
+            given = dict(zip(SCORE, (y, i, j, head)))
+            for name, tile, kind in operands:
+                z = k.load(tile + (row*s.LANES + v*s.V), vec(tile.type.element, s.V))
+                given[name] = z != k.constant(self.INTS, 0) if kind == "bool" else z
+            y, slope = recorded(k, self.slope, given, self.T)
+        seen = k.select(j <= high, y, float("-inf"))
+        seen = k.select(low <= j, seen, float("-inf"))
+        below = seen - lse
+        p = exp_below(k, k.select(below > 0.0, 0.0, below))
+        ds = p * (dp - delta)
+        if slope is not None:
+            ds = ds * slope
+        ds = k.select(p == 0.0, 0.0, ds * k.broadcast(self.scale, s.V))
+        k.store(powers + (row*s.LANES + v*s.V), p, self.T.bytes * s.V)
+        k.store(slopes + (row*s.LANES + v*s.V), ds, self.T.bytes * s.V)
+
+    def operands(self, x: SimpleNamespace, first: Value, n: Value) -> list[tuple[str, Value, str]]:
+        """The score function's operands beside a block, [rows, lanes], by name and kind."""
+        k, s, found = self.k, self.s, []
+        for number, ((read, kind), stage) in enumerate(zip(self.reads, self.of_reads)):
+            E, M = (self.T if kind == "float" else i32), memory_type(read.format)
+            step, tile = self.g.reads[number*len(jobs.READ) + 4], self.shared(f"read{number}", E)
+            if self.by_keys:
+                j = k.cast(x.i[k.constant(i64, 0)], i64)
+                count = k.min(self.keys - j, s.LANES)
+                with k.loop(n) as r:
+                    line = k.pointer(self.read_at(number, read, self.head, first + r), M)
+                    k.call(stage, line + j*step, step, count, tile + r*s.LANES)
+            else:
+                lines = self.shared("lines", E)
+                with k.loop(k.constant(i64, s.LANES)) as lane:
+                    line = k.pointer(x.reads[lane + number*s.LANES], M)
+                    k.call(stage, line + first*step, step, n, lines + lane*self.at.pitch)
+                parts.transposed(k, s, lines, self.at.pitch, (n + (s.V - 1)) // s.V * s.V, tile, E)
+            found.append((read.name, tile, kind))
+        return found
+
+    def finish(self, x: SimpleNamespace) -> None:
+        """Sums are stored, transposed, as rows of the gradients."""
+        k, s, M = self.k, self.s, memory_type(self.spec.Q)
+        for which, (sums, out) in enumerate(((x.sums_0, x.out_0), (x.sums_1, x.out_1))[:1 + self.by_keys]):
+            size = self.sizes[which]
+            for v in range(s.NV):
+                def columns(c: Value, mask: Value | None, v: int = v, sums: Value = sums, out: Value = out) -> None:
+                    rows = [k.load(sums + ((c + e)*s.LANES + v*s.V), self.VT) for e in range(s.V)]
+                    for e, y in enumerate(transpose(k, rows)):
+                        to = k.pointer(out[k.constant(i64, v*s.V + e)], M) + c
+                        y = y if FORMATS[self.spec.Q].bits >= self.T.bits else narrowed(k, y, self.spec.Q)
+                        k.store(to, k.cast(y, vec(M, s.V)), M.bytes, mask)
+                with k.loop(k.constant(i64, size // s.V)) as c:
+                    columns(c*s.V, None)
+                if size % s.V:
+                    columns(k.constant(i64, size // s.V * s.V), k.lanes_below(k.opaque(k.constant(i64, size % s.V)),
+                                                                              s.V))
