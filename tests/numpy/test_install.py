@@ -138,6 +138,34 @@ def test_out():
         assert (np.matmul(x, x, out=x) == [[15, 18, 21], [42, 54, 66], [69, 90, 111]]).all()
 
 
+def test_errors_are_raised_where_they_are_to_be():
+    a = np.full((3, 3), 1e308)
+    with twn.installed(rules=EVERY):
+        for function in (np.matmul, np.dot, np.inner):
+            with np.errstate(over="raise"), pytest.raises(FloatingPointError):
+                function(a, a)
+            with np.errstate(over="ignore"):
+                assert np.isinf(function(a, a)).all()
+        assert ours(lambda _: a @ a)
+        with np.errstate(all="ignore"):
+            assert ours(lambda _: a @ a)
+        with np.errstate(invalid="call", call=print):
+            assert not ours(lambda _: a[:1] @ a[:, :1] * 0)
+            assert ours()                                           # of integers
+
+
+def test_out_of_dot():
+    a, b = np.arange(12.).reshape(3, 4), np.arange(4.)
+    with twn.installed(rules=EVERY):
+        out = np.empty(3)
+        assert ours(lambda _: np.dot(a, b, out), "dot")
+        assert ours(lambda _: np.dot(a, b, out=out), "dot")
+        assert (out == [14, 38, 62]).all()
+        for bad in (np.empty((1, 3)), np.empty(6)[::2], np.empty(3, np.float32)):
+            with pytest.raises(ValueError, match="output array is not acceptable"):
+                np.dot(a, b, out=bad)
+
+
 def test_what_is_left_to_numpy():
     unaligned = np.zeros(8 * 16 + 1, np.uint8)[1:].view(np.float64).reshape(4, 4)
     plain = np.arange(16.).reshape(4, 4)

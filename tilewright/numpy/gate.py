@@ -26,9 +26,10 @@ from tilewright.kernels.cpu.repeat import ALIGNED
 from tilewright.targets.cpu import CpuTarget
 
 # The context, 8 bytes each. DIRECT is a function of emitted code for products, PYTHON an object for all others; ROWS
-# has the rules, SEEN the sizes that came; TAKEN counts calls; from USERS on, numbers of dtypes that are not NumPy's.
+# has the rules, SEEN the sizes that came; TAKEN counts calls. ERRORS is np.errstate's variable (0: unknown), NO_ERRORS
+# its default, NAME what its capsules are called. From USERS on there are numbers of dtypes that are not NumPy's.
 (ORIGINAL, ORIGINAL_SELF, DIRECT, DIRECT_SELF, PYTHON, VECTORCALL, NDARRAY, EXCEPTION, OUT, ROWS, SEEN, TAKEN,
- USERS) = range(0, 13*8, 8)
+ ERRORS, NO_ERRORS, NAME, USERS) = range(0, 16*8, 8)
 BUILTIN, MOST_USERS = 24, 8             # dtypes: NumPy's own numbers, and others
 CONTEXT = USERS + 8*MOST_USERS
 # Of a rule: multiplications, multiplications, elements, multiplications; and the stride that rows must have, or 0.
@@ -38,6 +39,8 @@ LEAST_COUNTED = 500                             # multiplications: what calling 
 SLOTS = 512                                     # of SEEN, two words each
 FACTOR, SHIFT = 0x2545F4914F6CDD1D, 40
 MOST_VOLUME = 1 << 42
+INTEGERS = 10                                   # dtypes up to this number have no errors of floats
+RAISES = 0o6666                                 # of an errstate: more than a warning for one of the four errors
 NOT_FLAG = (1 << 63) - 1                        # PY_VECTORCALL_ARGUMENTS_OFFSET is the last bit of nargsf
 
 
@@ -85,6 +88,22 @@ class _Gate:
             self.original_when(row.get() < 0)
         return row.get()
 
+    def heed_errors(self, row: Value) -> None:
+        """Where errors of floats are to be raised or told to a function, the call is NumPy's."""
+        k = self.k
+        variable = self.word(ERRORS, ptr(i8))
+        with k.when((row > INTEGERS) & (k.address(variable) != 0)):
+            value, mask = k.local("value", (1,), i64), k.variable(i32, 0)
+            value[0] = 0
+            k.call_external("PyContextVar_Get", i32, variable, k.constant(ptr(i8), 0), value)
+            with k.when((value[0] != 0) & (value[0] != self.word(NO_ERRORS))):
+                capsule = k.pointer(value[0], i8)
+                said = k.call_external("PyCapsule_GetPointer", ptr(i8), capsule, self.word(NAME, ptr(i8)))
+                mask.set(k.load(said.as_(i32)))
+            with k.when(value[0] != 0):
+                k.call_external("Py_DecRef", None, k.pointer(value[0], i8))
+            self.original_when((mask.get() & RAISES) != 0)
+
     def rule(self, row: Value, kind: Value | int) -> list[Value]:
         rules = self.word(ROWS, ptr(i64)) + (row * len(KINDS) + kind) * len(ROW)
         return [rules[i] for i in range(len(ROW))]
@@ -111,16 +130,14 @@ def _axes(g: _Gate, x: Value) -> Value:
     return g.k.cast(g.k.field(x, g.header + ND, i32), i64)
 
 
-def emit_product(target: CpuTarget, header: int, most_axes: int, outs: bool) -> Function:
-    """In front of matmul and dot: two operands of at most so many axes and, if it has `outs`, out."""
+def emit_product(target: CpuTarget, header: int, most_axes: int, strict: bool) -> Function:
+    """In front of matmul and dot: two operands of at most so many axes, and out, which must be C-contiguous and have
+    the result's number of axes if this is `strict`."""
     g = _Gate("numpy_product", header, 0)
     k = g.k
-    g.original_when((g.count < 2) | (g.count > 2 + outs))
-    if not outs:
-        g.original_when(g.kwnames != 0)
+    g.original_when((g.count < 2) | (g.count > 3))
     a, b, row = g.operands()
-    if outs:
-        _heed_out(g, a)
+    _heed_out(g, a, _axes(g, a) + _axes(g, b) - 2 if strict else None)
     refused = k.max(_axes(g, a), _axes(g, b)) > most_axes
     m, steps = _dim(g, a, 1), _dim(g, a, 0)
     n, rows = k.select(_axes(g, b) > 1, _dim(g, b, 0), 1), k.select(_axes(g, b) > 1, _dim(g, b, 1), _dim(g, b, 0))
@@ -145,11 +162,12 @@ def emit_product(target: CpuTarget, header: int, most_axes: int, outs: bool) -> 
             seen[1] = 0
         seen[1] = k.min(seen[1] + k.max(volume, LEAST_COUNTED), 1 << 62)
         g.original_when(seen[1] < after)
+    g.heed_errors(row)
     g.hand_over(g.word(DIRECT, ptr(i8)), g.word(DIRECT_SELF, ptr(i8)), g.count)
     return k.function
 
 
-def _heed_out(g: _Gate, a: Value) -> None:
+def _heed_out(g: _Gate, a: Value, axes: Value | None) -> None:
     """Other keywords than out are NumPy's, and so is an out that is no array of the operands' dtype object."""
     k = g.k
     out = k.variable(ptr(i8), 0)
@@ -163,6 +181,9 @@ def _heed_out(g: _Gate, a: Value) -> None:
     with k.when(out.get() != 0):
         g.original_when(k.field(out.get(), g.header - 8, i64) != g.word(NDARRAY))
         g.original_when(k.field(out.get(), g.header + DESCR, i64) != k.field(a, g.header + DESCR, i64))
+        if axes is not None:
+            contiguous = k.field(out.get(), g.header + FLAGS, i32) & 1
+            g.original_when((contiguous == 0) | (_axes(g, out.get()) != axes))
 
 
 def emit_sizes(target: CpuTarget, header: int, first: int, most: int) -> Function:
@@ -180,6 +201,7 @@ def emit_sizes(target: CpuTarget, header: int, first: int, most: int) -> Functio
         largest.set(k.max(largest.get(), size.get()))
     least, biggest, *_ = g.rule(row, 0)
     g.original_when((largest.get() < least) | (largest.get() > biggest))
+    g.heed_errors(row)
     g.hand_over(g.word(VECTORCALL, ptr(i8)), g.word(PYTHON, ptr(i8)), g.count)
     return k.function
 

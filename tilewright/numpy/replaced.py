@@ -7,12 +7,13 @@ have them.
 """
 from __future__ import annotations
 
+import contextvars
 import ctypes
 import sys
 from array import array
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -50,8 +51,8 @@ class _Gate:
             raise Unsupported("tilewright has no builtin here: it takes CPython with its GIL and a known NumPy")
         header, target = object.__basicsize__, detect()
         if name in ("matmul", "dot"):
-            outs = name == "matmul"
-            code = load("tilewright.numpy.gate:emit_product", target, header, 3 if outs else 2, outs)
+            strict = name == "dot"
+            code = load("tilewright.numpy.gate:emit_product", target, header, 2 if strict else 3, strict)
         else:
             code = load("tilewright.numpy.gate:emit_sizes", target, header, *ARRAYS[name])
         self.context = array("q", bytes(gate.CONTEXT))
@@ -82,7 +83,7 @@ class _Gate:
                 (gate.DIRECT, direct.function), (gate.DIRECT_SELF, id(builtin.__self__)),
                 (gate.VECTORCALL, layout.vectorcall()), (gate.NDARRAY, id(np.ndarray)),
                 (gate.EXCEPTION, id(Exception)), (gate.OUT, id(sys.intern("out"))),
-                (gate.SEEN, self.seen.buffer_info()[0])):
+                (gate.SEEN, self.seen.buffer_info()[0]), *_errors().items()):
             self._set(offset, value)
 
     def _set(self, offset: int, value: int) -> None:
@@ -139,6 +140,26 @@ class _Gate:
     def _exchange(self, new: int) -> None:
         # both objects are kept for ever, so that counts of references need not follow
         _word(self.place).value = new
+
+
+EXTOBJ = ctypes.create_string_buffer(b"numpy.ufunc.extobj")
+
+
+def _errors() -> dict[int, int]:
+    """Where gates find what np.errstate says; nothing for NumPy 1, which keeps it elsewhere."""
+    variable = getattr(sys.modules.get("numpy._core._multiarray_umath"), "_extobj_contextvar", None)
+    if variable is None:
+        return {}
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    default = contextvars.Context().run(variable.get)
+    policies: tuple[tuple[Literal["ignore", "warn", "raise"], int], ...] = (
+        ("ignore", 0), ("warn", 0o1111), ("raise", 0o2222))
+    for what, mask in policies:
+        with np.errstate(all=what):
+            if ctypes.c_int.from_address(pointer(variable.get(), EXTOBJ.value)).value != mask:
+                raise Unsupported(f"NumPy {np.__version__} keeps np.errstate in another way than NumPy 2.0 to 2.4")
+    return {gate.ERRORS: id(variable), gate.NO_ERRORS: id(default), gate.NAME: ctypes.addressof(EXTOBJ)}
 
 
 def _dtypes(format: str) -> list[np.dtype[Any]]:
