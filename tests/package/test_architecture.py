@@ -39,8 +39,8 @@ LAYERS = [
     ["nests.schedules"],
     ["nests.search"],
     ["nests.optimize"],
-    ["torch"],  # the only place that imports it
     ["checkpoints"],  # weights that other programs stored
+    ["torch"],  # the only place that imports it
     ["torch.distributed", "dask", "mpi", "numpy", "jax"],  # tilewright inside programs of others: engines, arrays
     ["lab.drawing.pen"],  # of every page
     ["lab.ladder"],

@@ -61,16 +61,19 @@ class Checkpoint(Mapping[str, Any]):
     config      how it was quantized: quantization_config of the model's config.json, with its quant_method
     metadata    of the file, or of its first part
     tensors     the arrays of files of safetensors as they are, by their own names; of GGUF its tensors
+    quantized   the names of the Weights
     """
 
     def __init__(self, path: Path, tensors: Mapping[str, Any], metadata: Mapping[str, Any],
                  config: Mapping[str, Any]) -> None:
         self.path, self.tensors, self.metadata, self.config = path, tensors, metadata, config
+        self.quantized: frozenset[str] = frozenset()
         self._made = self._makers()
 
     def _makers(self) -> dict[str, Callable[[], Any]]:
         """What reads each weight, and each array that is none's part."""
         if self.tensors and isinstance(next(iter(self.tensors.values())), gguf.Stored):
+            self.quantized = frozenset(name for name, x in self.tensors.items() if x.type not in gguf.PLAIN)
             return {name: x.read for name, x in self.tensors.items()}
         method = str(self.config.get("quant_method", ""))
         made: dict[str, Callable[[], Any]] = {}
@@ -83,6 +86,7 @@ class Checkpoint(Mapping[str, Any]):
             for name, (parts, read) in found.items():
                 made[name] = read
                 taken |= parts
+        self.quantized = frozenset(made)
         return {**{name: partial(np.asarray, x) for name, x in self.tensors.items() if name not in taken}, **made}
 
     def _layers(self, method: str) -> dict[str, tuple[set[str], Callable[[], Any]]]:
@@ -199,15 +203,17 @@ def save(path: str | os.PathLike[str], weights: Mapping[str, Any], metadata: Map
             continue
         arrays = {part: getattr(w if part == "order" else w.numbers, part, None) for part in ARRAYS}
         tensors |= {f"{name}.{part}": y for part, y in arrays.items() if y is not None}
-        entries[name] = {"source": w.source, "exact": w.exact, "shape": list(w.shape), **_meaning(w.numbers)}
+        entries[name] = meaning(w)
     own = {OWN: json.dumps(entries, sort_keys=True)} if entries else {}
     safetensors.save(path, tensors, {**(metadata or {}), **own})
 
 
-def _meaning(q: Scaled | Quantized) -> dict[str, Any]:
+def meaning(w: Weight) -> dict[str, Any]:
+    """What the arrays of a weight in tilewright's own layout mean, for the metadata."""
+    q, also = w.numbers, {"source": w.source, "exact": w.exact, "shape": list(w.shape)}
     if isinstance(q, Quantized):
-        return {"format": q.format.name, "axis": q.axis, "tensor_scale": q.tensor_scale}
-    return {"group": q.group, "nibbles": list(q.nibbles) if q.nibbles else None}
+        return {**also, "format": q.format.name, "axis": q.axis, "tensor_scale": q.tensor_scale}
+    return {**also, "group": q.group, "nibbles": list(q.nibbles) if q.nibbles else None}
 
 
 def _own(name: str, tensors: Mapping[str, Array], entry: Mapping[str, Any]) -> Weight:

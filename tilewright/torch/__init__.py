@@ -6,7 +6,8 @@
     with twt.enable():                                   # torch.mm, addmm, matmul and linear where it should be faster
         model(x)
 
-docs/torch.md describes all of it. Nothing else in tilewright imports torch.
+docs/torch.md describes all of it, and docs/checkpoints.md `load_checkpoint` and `Config`, which is for transformers and
+imports it. Nothing else in tilewright imports torch.
 """
 
 from tilewright import text
@@ -16,7 +17,10 @@ try:
 except ImportError as error:
     raise ImportError(f"tilewright.torch needs torch: {text.install('torch')}, or pip install torch") from error
 
+from typing import Any
+
 from tilewright.torch.contraction import einsum
+from tilewright.torch.filling import load_checkpoint
 from tilewright.torch.functions import addmm, bmm, linear, matmul, mm, quantize_rows, scaled_mm
 from tilewright.torch.grouped import grouped_mm
 from tilewright.torch.heads import attention, register_attention, scaled_dot_product_attention
@@ -24,5 +28,12 @@ from tilewright.torch.modules import Fp8Linear, Linear, WeightLinear, convert
 from tilewright.torch.switch import enable
 
 __all__ = ["Fp8Linear", "Linear", "WeightLinear", "addmm", "attention", "bmm", "convert", "einsum", "enable",
-           "grouped_mm", "linear", "matmul", "mm", "quantize_rows", "register_attention",
+           "grouped_mm", "linear", "load_checkpoint", "matmul", "mm", "quantize_rows", "register_attention",
            "scaled_dot_product_attention", "scaled_mm"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Config":
+        from tilewright.torch.pretrained import Config
+        return Config
+    raise AttributeError(f"module 'tilewright.torch' has no attribute {name!r}")

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from tilewright.formats import Quantized, Scaled
-from tilewright.torch import functions, narrow, ops, quantization
+from tilewright.torch import functions, narrow, ops, quantization, stored
 
 VERSION = 1  # of what narrow layers save
 GROUP = 128  # inputs that share a scale, of weights in 4 bits
@@ -182,7 +182,9 @@ Skip = Iterable[str] | Callable[[str, nn.Module], bool]
 
 def convert(model: nn.Module, kind: str = "float", *, skip: Skip = (), **options: Any) -> nn.Module:
     """Replace every torch.nn.Linear of a model by one of tilewright's, in place, and every Linear of tilewright's by a
-    narrow one; the model, or its replacement if it is such a layer itself.
+    narrow one; the model, or its replacement if it is such a layer itself. A layer of another library that holds few
+    bits (torchao, GPTQModel, AutoAWQ, compressed-tensors, transformers' fp8 and GGUF) becomes a WeightLinear with these
+    bits, whatever the kind; ValueError with the reason if it cannot.
 
     kind        "float": the same parameters, trainable. "fp8", "int8", "int4", "mxfp8", "mxfp4", "nvfp4": for inference
     skip        names of layers that stay, in which * stands for any letters ("lm_head", "*.router"), or a function of a
@@ -212,16 +214,25 @@ def convert(model: nn.Module, kind: str = "float", *, skip: Skip = (), **options
         return WeightLinear.from_linear(layer, kind, **options)
 
     for name, module in list(model.named_modules(remove_duplicate=False)):
-        if type(module) in (nn.Linear, Linear) and not stays(name, module):
+        if not isinstance(module, _Narrow) and stored.holds(module):
+            if stays(name, module):
+                continue
+            w = stored.weight_of(name, module)
+            bias: Any = getattr(module, "bias", None)
+            layer = WeightLinear.from_weight(w.numbers, bias, w.order).train(module.training)
+            made[module] = made.get(module) or layer.to(device_of(module))
+        elif type(module) in (nn.Linear, Linear) and not stays(name, module):
             if kind != "float" and getattr(module, "activation", "none") != "none":
                 raise ValueError(f"{name or 'model'} has activation={module.activation!r}, which {kind} layers lack: "
                                  "name it in skip=, or make the activation a layer of its own")
             if module not in made:
                 made[module] = replaced(module)
-            if not name:
-                return made[module]
-            parent, _, child = name.rpartition(".")
-            setattr(model.get_submodule(parent), child, made[module])
+        else:
+            continue
+        if not name:
+            return made[module]
+        parent, _, child = name.rpartition(".")
+        setattr(model.get_submodule(parent), child, made[module])
     left = [f"{name or 'model'} ({type(module).__name__})" for name, module in model.named_modules()
             if _has_matrices(module) and not (patterns and stays(name, module))]
     if left:
@@ -229,6 +240,11 @@ def convert(model: nn.Module, kind: str = "float", *, skip: Skip = (), **options
         warnings.warn(f"convert replaces torch.nn.Linear; these modules have matrices and stay as they are: {shown}",
                       stacklevel=2)
     return model
+
+
+def device_of(module: nn.Module) -> torch.device:
+    """Where the first tensor of a module is."""
+    return next((x.device for x in (*module.parameters(), *module.buffers())), torch.device("cpu"))
 
 
 def _has_matrices(module: nn.Module) -> bool:
