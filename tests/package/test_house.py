@@ -62,10 +62,10 @@ MOST = {
     "lines of the body of matmul": 31,
     "functions over 60 lines": 36,
     "files over 400 lines": 0,
-    "lines of the library": 69351,
+    "lines of the library": 69840,
     "lines of loop nests": 10152,
     "lines of the lab": 27419,
-    "lines of other engines": 6907,
+    "lines of other engines": 6913,
 }
 OTHERS = "dask/", "mpi/", "numpy/", "jax/", "checkpoints/", "torch/distributed/"  # what serves programs of others
 NESTS = "nests/"         # the folder of users' loops, counted by itself: it is no part of how products are made
