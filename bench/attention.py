@@ -19,7 +19,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 EMIT = "tilewright.kernels.nvidia.attention:emit_attention"
-PLANS = {128: ("g2 k128 s2", "g2 k176 s2", "g2 k160 s2"), 64: ("g3 k128 s2", "g3 k96 s2", "g3 k112 s2")}
+PLANS = {128: ("g2 k128 s2", "g2 k176 s2", "g2 k160 s2"), 64: ("g3 k128 s2", "g2 k128 s3", "g2 k192 s2")}
 DECODE = ((1, 32768), (16, 8192))
 DECODES = ("g1 k128 s3", "g1 k64 s6")
 
@@ -148,7 +148,7 @@ def main() -> None:
     parser.add_argument("--sizes", default="128,64")
     parser.add_argument("--lengths", default="1024,4096,16384")
     parser.add_argument("--rounds", type=int, default=5)
-    for name in ("plans", "decode", "scores", "compile"):
+    for name in ("plans", "decode", "scores", "compile", "alone"):
         parser.add_argument(f"--{name}", action="store_true")
     asked = parser.parse_args()
     cases, begin = every(asked), time.time()
@@ -171,7 +171,7 @@ def main() -> None:
                 print(f"WRONG {text}: {error}", flush=True)
             sides[text or "tilewright"] = call
         own = [*sides]
-        for name, call in peers(q, k, v, p).items():
+        for name, call in peers(q, k, v, p).items() if not asked.alone else ():
             try:
                 call()
                 sides[name] = call

@@ -70,6 +70,7 @@ def arithmetic(k: Kernel, x: Any, y: Any, T: Type) -> dict[str, Callable[[], Any
             found["lane"] = lambda: k.lane_xor(x, 1)
         if T == f32:
             found["exp2"] = lambda: k.exp2_approximate(x)
+            found["reciprocal_near"] = lambda: k.reciprocal_approximate(x)
     else:
         found |= {"extract": lambda: x[T.length - 1], "opaque": lambda: k.opaque(x),
                   "shuffle": lambda: k.shuffle(x, y, range(T.length - 1, 2 * T.length - 1))}

@@ -77,7 +77,7 @@ class Kernel(Recording):
     smem, smem_bytes = gpu.smem, gpu.smem_bytes
     barrier, warp_barrier, fence_device = gpu.barrier, gpu.warp_barrier, gpu.fence_device
     lane_xor, warp_sum, uniform, mma = gpu.lane_xor, gpu.warp_sum, gpu.uniform, gpu.mma
-    exp2_approximate = gpu.exp2_approximate
+    exp2_approximate, reciprocal_approximate = gpu.exp2_approximate, gpu.reciprocal_approximate
     role, mbarriers, init_mbarriers = pipelines.role, pipelines.mbarriers, pipelines.init_mbarriers
     role_barrier = pipelines.role_barrier
 

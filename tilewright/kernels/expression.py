@@ -2,10 +2,11 @@
 reductions, recorded on numbers or on vectors."""
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,12 @@ from tilewright.ir import Kernel, Type, Value, elementary, f32, f64, i1, i8, i32
 from tilewright.ir.program import Op
 
 
-def recorded(k: Kernel, expression: Expression, inputs: Mapping[str, Value], FLOAT: Type, INT: Type = i32
-             ) -> list[Value]:
+def recorded(k: Kernel, expression: Expression, inputs: Mapping[str, Value], FLOAT: Type, INT: Type = i32,
+             instead: Mapping[str, Callable[..., Value]] = MappingProxyType({})) -> list[Value]:
     """The results, before reductions, of inputs by name: numbers or vectors of one length, of the types FLOAT, INT and
     i1. Which operations are recorded, and in which order, does not depend on the target. Those that may be short
-    (expressions/rounding.py) are so of f32."""
+    (expressions/rounding.py) are so of f32. `instead`: what records operations of these names.
+    """
     types = {"float": FLOAT, "int": INT, "bool": i1}
     length = max((x.type.length for x in inputs.values()), default=1)
 
@@ -35,6 +37,8 @@ def recorded(k: Kernel, expression: Expression, inputs: Mapping[str, Value], FLO
 
     def operation(name: str, *xs: Value) -> Value:
         name, _, bits = name.partition("~")
+        if name in instead:
+            return instead[name](k, *xs)
         if bits and xs[0].type.scalar == f32:
             return elementary.rounded_gelu(k, name, int(bits), xs[0])
         return k.cast(xs[0], vec(types[name], length)) if name in CONVERSIONS else OPERATIONS[name].record(k, *xs)

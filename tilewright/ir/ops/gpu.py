@@ -260,6 +260,26 @@ def exp2_approximate(k: Kernel, x: Value) -> Value:
     return k._op(EXP2, f32, x)
 
 
+RECIPROCAL = Operation("reciprocal_approximate", by_family(
+    nvptx64=lambda low, t, x: low.call("llvm.nvvm.rcp.approx.ftz.f", t, x, name="reciprocal"),
+    amdgcn=lambda low, t, x: low.call("llvm.amdgcn.rcp.f32", t, x, name="reciprocal")),
+    lambda t, x: silently_inverted(x), "float", needs="gpu")
+
+
+def silently_inverted(x: Any) -> Any:
+    """1 / x, of 0 an infinity."""
+    with np.errstate(all="ignore"):
+        return (np.float32(1) / np.asarray(x, np.float32))[()]
+
+
+def reciprocal_approximate(k: Kernel, x: Value) -> Value:
+    """1 / x of an f32 by the chip's own instruction: within 1 ulp, and 0 where the result would be subnormal. The last
+    bits differ from chip to chip, and from the simulator's."""
+    if not isinstance(x, Value) or x.type != f32:
+        raise TypeError(f"reciprocal_approximate takes an f32, not {x.type if isinstance(x, Value) else repr(x)}")
+    return k._op(RECIPROCAL, f32, x)
+
+
 # ---- matrix instructions
 
 def mma(k: Kernel, atom: Any, a: Any, b: Any, c: Any) -> tuple[Value, ...]:

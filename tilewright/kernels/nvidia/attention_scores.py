@@ -1,6 +1,7 @@
 """A user's function of scores in attention (attention_problem.Score), evaluated on the registers that have them."""
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -47,7 +48,7 @@ class Scored:
         for e, j in columns.items():
             given = dict(zip(SCORE, (scores[0, e]*g.scale, position, j, head)))
             given |= {x.name: self._number(x, bases[x], k.min(j, work.keys - 1)) for x in self.score.reads}
-            (scores[0, e],) = recorded(k, self.score.expression, given, f32)
+            (scores[0, e],) = recorded(k, self.score.expression, given, f32, instead={"tanh": tanh})
 
     def _base(self, x: Aux, work: Work, head: Value, row: Value) -> Value:
         at = getattr(self.g, name(x))
@@ -58,3 +59,10 @@ class Scored:
     def _number(self, x: Aux, base: Value, column: Value) -> Value:
         at = base + self.k.cast(column, i64)*getattr(self.g, f"{name(x)}_column")
         return number(self.k, self.k.load(at), x.format, KINDS[self.kinds[x.name]])
+
+
+def tanh(k: Kernel, x: Value) -> Value:
+    """Within 2^-22, which is little beside the rounding of products that a score comes from, by two instructions of the
+    chip: near 0 the error is not small beside the result."""
+    power = k.exp2_approximate(x*(2*math.log2(math.e)))
+    return k.fma(k.reciprocal_approximate(power + 1.0), -2.0, 1.0)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 HOPPER = "tilewright.kernels.nvidia.attention:emit_attention"
 NO_END = 1 << 29                # of a band's side
+MINUS_INFINITY = 0xFF800000     # the bits of an f32
 I32 = np.dtype(np.int32)
 
 
@@ -54,8 +55,14 @@ def attend(run: Run, call: Attending, out: Array, lse: Array | None, plan: Atten
         raise NotImplementedError(refused)
     if not out.size:
         return
+    if p.ragged:                                            # there may be rows behind the last sequence
+        run.copy(out, out, 0.0)
+        if lse is not None:
+            with run.on.current():
+                run.driver.fill(address(lse), MINUS_INFINITY, lse.nbytes, run.stream)
     if not p.keys:
         call = _without_keys(run, call)
+        p = call.problem
     if p.scale < 0:
         q = run.temporary(call.q.shape, call.q.dtype)
         run.copy(call.q, q, -1.0)
@@ -74,7 +81,8 @@ def _without_keys(run: Run, call: Attending) -> Attending:
     p = call.problem
     first = 1 if p.ragged or p.page else p.sequences
     k, v = (run.zeros((first, p.kv_heads, p.page or 1, n), call.k.dtype) for n in (p.size, p.value_size))
-    return call._replace(k=k, v=v, table=call.table if call.table is None else run.zeros((p.sequences, 1), I32))
+    table = None if call.table is None else run.zeros((p.sequences, 1), I32)
+    return call._replace(problem=replace(p, score=""), k=k, v=v, table=table)
 
 
 def _fits(x: Array) -> bool:

@@ -1,0 +1,82 @@
+"""A kind of random calls on a GPU (gpu_kinds.py): attention, beside NumPy's in float64."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import numpy as np
+
+import tilewright as tw
+from tests.fuzz import attention
+from tests.fuzz.gpu_kinds import KINDS, Case, Kind
+from tests.helpers.attention import expected
+
+LENGTHS = (0, 1, 2, 3, 31, 64, 65, 111, 128, 129, 191, 192, 193, 255, 300, 517, 700, 1025)
+SIZES = ((64, 64), (128, 128), (32, 32), (96, 96), (192, 128), (256, 256), (64, 160))
+FEW = (1, 1, 2, 3, 7, 16)
+ERRORS = {"f16": 2e-3, "bf16": 1.6e-2}          # of the largest |v|: rounded powers, and the result
+
+
+def of_attention(rng: Random) -> Case:
+    """What a kernel is made for."""
+    return {"layout": rng.choice(["plain", "plain", "plain", "ragged", "paged", "padded"]),
+            "q": rng.choice(["bf16", "bf16", "f16"]), "sizes": rng.choice(SIZES), "few": rng.random() < 0.35,
+            "causal": rng.choice([False, True, True, "upper left"]), "sinks": rng.random() < 0.2,
+            "window": rng.choice([None, None, None, [50, None], [None, 30], [140, 20], [0, 0]]),
+            "bias": rng.choice([None, None, None, None, "floats", "mask", "alibi", "function"]),
+            "softcap": rng.choice([None, None, None, 2.0]), "page": rng.choice([8, 16, 64, 128, 256])}
+
+
+def draw(rng: Random, f: Case) -> Case:
+    case = attention.draw(rng) | f
+    size = (rng.choice(FEW), rng.choice(LENGTHS) * rng.choice([1, 1, 3])) if f["few"] else (
+        rng.choice(LENGTHS), rng.choice(LENGTHS))
+    return case | {"kv": f["q"], "queries": size[0], "keys": size[1], "group": rng.choice([1, 1, 2, 3, 4, 8]),
+                   "kv_heads": rng.choice([1, 2, 3, 5]), "sequences": rng.choice([1, 1, 2, 4]),
+                   "tokens_first": rng.random() < 0.4}
+
+
+def check(on: Any, case: Case) -> None:
+    arrays, how = attention.made(case)
+    want, logs = expected(**arrays, **how)
+    there = {name: placed(on, _laid(x, case["tokens_first"])) for name, x in arrays.items()}
+    arrays_of = ("sinks", "q_offsets", "k_offsets", "table", "lengths")
+    beside = {name: placed(on, np.asarray(x)) if name in arrays_of or isinstance(x, np.ndarray) else x
+              for name, x in how.items() if name != "operands"}
+    if "operands" in how:
+        beside["operands"] = {name: placed(on, x) for name, x in how["operands"].items()}
+    found, lse = tw.attention(**there, **beside, return_lse=True)
+    again = tw.attention(**there, **beside)
+    on.finish()
+    found, lse, again = on.back(found), on.back(lse), on.back(again)
+    assert again.tobytes() == found.tobytes(), "other bits without lse"
+    v = np.abs(arrays["v"].astype(np.float64)).max(initial=0)
+    error = np.abs(found.astype(np.float64) - want).max(initial=0)
+    assert error <= ERRORS[case["q"]] * max(v, 1e-30), f"error {error} of {v}"
+    assert (np.isfinite(lse) == np.isfinite(logs)).all(), "finite logarithms"
+    apart = np.abs(np.where(np.isfinite(logs), lse, 0) - np.where(np.isfinite(logs), logs, 0)).max(initial=0)
+    assert apart <= 1e-3, f"lse {apart}"
+
+
+def placed(on: Any, x: Any) -> Any:
+    """The array in the device's memory, with the order of its axes there."""
+    order = sorted(range(x.ndim), key=lambda axis: -x.strides[axis])
+    memory = on.memory(np.append(np.frombuffer(x.transpose(order).tobytes(), np.uint8), np.zeros(16, np.uint8)))
+    dtype = np.dtype(np.uint8) if x.dtype == bool else x.dtype
+    strides = [0] * x.ndim
+    step = 1
+    for axis in reversed(order):
+        strides[axis], step = step, step * max(x.shape[axis], 1)
+    found = on.view(memory, 0, dtype, x.shape, strides)
+    return found.view(on.torch.bool) if x.dtype == bool else found
+
+
+def _laid(x: Any, tokens_first: bool) -> Any:
+    """The array, or with tokens before heads in memory."""
+    if not tokens_first:
+        return np.ascontiguousarray(x)
+    return np.ascontiguousarray(x.swapaxes(-2, -3)).swapaxes(-2, -3)
+
+
+KINDS["attention"] = Kind(of_attention, draw, check, cheap=False)
