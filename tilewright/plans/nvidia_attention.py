@@ -141,11 +141,11 @@ def few_queries(p: Attention) -> AttentionPlan | None:
         return None
     widest = max(p.size, p.value_size)
     return AttentionPlan(1, 128, 4) if widest <= 64 else AttentionPlan(1, 128, 3) if widest <= 128 else (
-        AttentionPlan(1, 64, 3))
+        AttentionPlan(1, 64, 3 if widest <= 192 else 2))
 
 
 def many_queries(p: Attention, band: str) -> AttentionPlan:
-    """Of heads of up to 64 three warpgroups, whose softmax takes as long as the products, or two, of which tiles fit
+    """For heads of up to 64 three warpgroups, whose softmax takes as long as the products, or two, of which tiles fit
     short sequences better: by the pairs that their tiles compute, and the rates that an H200 reached with each."""
     widest = max(p.size, p.value_size)
     if widest > 64:
@@ -155,7 +155,7 @@ def many_queries(p: Attention, band: str) -> AttentionPlan:
 
 
 def _pairs(p: Attention, rows: int, keys: int, band: str) -> int:
-    """Of queries and keys, those that tiles of this size compute for a head, with the overhead of a tile."""
+    """Pairs of a query and a key that tiles of this size compute for a head."""
     if p.ragged:
         return 0 if rows > 128 else 1
     found, shift = 0, 0 if p.upper else p.keys - p.queries
