@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
-import json
 import os
 import random
 import statistics
@@ -32,18 +31,20 @@ import torch.nn.functional as F
 
 import tilewright.torch as twt
 import tilewright.torch.distributed as twd
+from tilewright.lab.bench import results
 from tilewright.torch.distributed import model, products
 from tilewright.torch.distributed.peers import peers_of
 from tilewright.torch.distributed.schedules import Await, Flag, Post
 
-BF16, F8 = torch.bfloat16, torch.float8_e4m3fn
+BF16, F8, I8 = torch.bfloat16, torch.float8_e4m3fn, torch.int8
+DTYPES = {"bf16": BF16, "fp8": F8, "int8": I8}
 RANK, RANKS = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 Call = Callable[[], Any]
 
 
-def say(*words: object) -> None:
+def say(*words: object, sep: str = " ") -> None:
     if not RANK:
-        print(*words, flush=True)
+        print(*words, sep=sep, flush=True)
 
 
 def captured(call: Call, count: int) -> Call:
@@ -120,6 +121,9 @@ class Case:
         n, k = (n // ranks, k) if kind == "gather" else (n, k // ranks)
         a, b = torch.randn(own, k, device=on), torch.randn(n, k, device=on)
         self.out_dtype = BF16 if self.narrow else None
+        out = {F8: BF16, I8: torch.int32}.get(dtype, dtype)
+        if dtype == I8:
+            a, b = a * 32, b * 32
         self.scales: tuple[Any, Any] = (None, None)
         if self.narrow:
             self.a, s = twt.quantize_rows(a.to(BF16))
@@ -128,13 +132,15 @@ class Case:
         else:
             self.a, self.b = a.to(dtype), b.to(dtype).t()
         rows = m if kind != "scatter" else m // ranks
-        self.result = torch.empty(rows, n, device=on, dtype=BF16 if self.narrow else dtype)
+        self.result = torch.empty(rows, n, device=on, dtype=out)
         self.partial = torch.empty(m, n, device=on, dtype=self.result.dtype)
         self.all_rows = torch.empty(m, k, device=on, dtype=self.a.dtype)
         self.product = model.Product(m // ranks, n, k, self.a.itemsize, self.result.itemsize, ranks)
 
     def torchs(self, a: torch.Tensor, scale: Any, out: torch.Tensor) -> None:
-        if self.narrow:
+        if self.a.dtype == I8:
+            torch._int_mm(a, self.b, out=out)
+        elif self.narrow:
             torch._scaled_mm(a, self.b, scale, self.scales[1], out_dtype=BF16, out=out)
         else:
             torch.mm(a, self.b, out=out)
@@ -198,7 +204,7 @@ class Case:
                 block = len(self.a) // RANKS
                 mine = (picked // block) == RANK
                 wanted, picked = wanted[mine], picked[mine] % block
-        found = call()
+        found, tolerance = call(), 0.0 if self.a.dtype == I8 else tolerance
         near(found[picked], wanted, tolerance, what)
         near(found, self.peer().clone(), 2*tolerance, f"{what} beside torch's")
 
@@ -212,9 +218,9 @@ def cublas(a: Any, b: Any, out: Any, scale_a: Any = None, scale_b: Any = None, p
 
 def run_products(asked: Any, rows: dict[str, Any]) -> None:
     for name in asked.dtypes.split(","):
-        for kind in ("gather", "scatter", "reduce"):
+        for kind in ("gather", "scatter", "reduce")[:3 if name == "bf16" else 2]:
             for m in (8192, 2048, 512):
-                case = Case(kind, m, 8192, 8192, {"bf16": BF16, "fp8": F8}[name])
+                case = Case(kind, m, 8192, 8192, DTYPES[name])
                 compared(f"{kind} {m} {name}", case, asked, rows)
                 del case
                 torch.cuda.empty_cache()
@@ -451,7 +457,7 @@ def random_calls(seconds: float) -> Iterator[str]:
 
 def run_check(asked: Any, rows: dict[str, Any]) -> None:
     done: dict[str, int] = {}
-    for what in random_calls(asked.seconds * 15):
+    for what in random_calls(asked.seconds * 25):
         done[what] = done.get(what, 0) + 1
     say(f"check: {sum(done.values())} random calls, none wrong:", done)
     rows["check"] = done
@@ -502,10 +508,10 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--seconds", type=float, default=1.0, help="of each comparison")
     parser.add_argument("--limit", type=float, default=600, help="seconds after which everything ends")
-    parser.add_argument("--dtypes", default="bf16,fp8")
+    parser.add_argument("--dtypes", default="bf16,fp8,int8")
     parser.add_argument("--every-plan", action="store_true")
     parser.add_argument("--cublas", action="store_true", help="of products: also our forms with torch's products")
-    asked = parser.parse_args()
+    asked = results.options(parser, "json")
     faulthandler.dump_traceback_later(asked.limit, exit=True)
     twd.set_timeout(10)
     local = int(os.environ.get("LOCAL_RANK", RANK))
@@ -515,8 +521,8 @@ def main() -> None:
     for job in asked.jobs:
         JOBS[job](asked, rows)
         if asked.json and not RANK:
-            asked.json.write_text(json.dumps({"gpu": torch.cuda.get_device_name(), "ranks": RANKS,
-                                              "torch": torch.__version__, "rows": rows}, indent=1))
+            results.write({"gpu": torch.cuda.get_device_name(), "ranks": RANKS, "torch": torch.__version__,
+                           "nccl": ".".join(map(str, torch.cuda.nccl.version())), "rows": rows}, asked.json)
     torch.cuda.synchronize()
     os._exit(0) if "check" in asked.jobs else dist.destroy_process_group()
 

@@ -65,7 +65,7 @@ MOST = {
     "lines of the library": 69893,
     "lines of loop nests": 10152,
     "lines of the lab": 27419,
-    "lines of other engines": 6913,
+    "lines of other engines": 7057,
 }
 OTHERS = "dask/", "mpi/", "numpy/", "jax/", "checkpoints/", "torch/distributed/"  # what serves programs of others
 NESTS = "nests/"         # the folder of users' loops, counted by itself: it is no part of how products are made

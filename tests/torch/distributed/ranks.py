@@ -162,6 +162,24 @@ def sequence(rank, ranks):
     assert collectives == {"all_gather_into_tensor": 1, "reduce_scatter_tensor": 1}, collectives
     y.square().sum().backward()
     assert split.up.weight.grad.placements == (Shard(0),)
+    plain(x).square().sum().backward()
+    for out in (Shard(1), Replicate()):
+        copied = copy.deepcopy(plain)
+        copied.zero_grad()
+        fused = parallelize_module(copied, mesh, {
+            "norm": SequenceParallel(use_local_output=True),
+            "up": twd.ColwiseParallel(input_layouts=Shard(1), overlap=True),
+            "down": twd.RowwiseParallel(output_layouts=out, overlap=True)})
+        if out == Replicate():
+            y, collectives = counted(lambda x, net=fused: net.down(net.up(net.norm(x))), x.chunk(ranks, 1)[rank])
+            near(y, plain.down(plain.up(plain.norm(x))))
+            continue
+        y, collectives = counted(fused, x.chunk(ranks, 1)[rank])
+        near(y, plain(x).chunk(ranks, 1)[rank])
+        y.square().sum().backward()
+        for p, q, r in zip(fused.parameters(), plain.parameters(), split.parameters()):
+            near(p.grad.full_tensor(), q.grad)
+            near(p.grad.full_tensor(), r.grad.full_tensor())
 
 
 def narrow(rank, ranks):

@@ -198,7 +198,7 @@ def test_chunks_of_experts_come_back_in_order(together, monkeypatch):
 
 def test_sums_of_rows_that_are_no_multiple_of_ranks(together):
     a, b = torch.randn(2, 7, 8), torch.randn(2, 8, 3)
-    for found in together(2, lambda rank: products._all(a[rank], b[rank], None, None, None, "", "")):
+    for found in together(2, lambda rank: products._all(a[rank], b[rank], None, None, None, "", "one")):
         assert torch.allclose(found, torch.einsum("rmk,rkn->mn", a, b), atol=1e-5)
     with pytest.raises(ValueError, match="no multiple of 2 ranks"):
         together(2, lambda rank: products._all(a[rank], b[rank], None, None, None, "", "pieces"))

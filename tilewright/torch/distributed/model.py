@@ -15,11 +15,15 @@ from tilewright.torch.distributed.schedules import FORMS, MOST_PIECES
 RATE = {1: 1400e12, 2: 810e12, 4: 48e12, 8: 60e12}      # of products, per second, by bytes of an operand's element
 TILES = (128, 256, 1.0), (128, 128, 0.93), (64, 128, 0.8), (64, 64, 0.6)    # rows, columns, of the rate
 SMS, MEMORY, LAUNCH = 132, 4.0e12, 3e-6
-LINK = 370e9            # bytes per second that a copy engine sends
+ADDED = 3.0e12          # bytes per second of a partial sum that an epilogue adds
+LINK = 380e9            # bytes per second that a copy engine sends
+CALL, ALONE, WAIT = 9e-6, 5e-6, 2e-6    # of a call beside its products, with a second stream or without; of a wait
 SIGNAL = 6e-6           # from the end of a copy to the start of what waits for it
 COPY = 4e-6             # from a stream's last step to the first byte of a copy
-GATHER, GATHER_LINK = 27e-6, 253e9      # of NCCL: seconds, and bytes received per second
-SCATTER, SCATTER_LINK = 19e-6, 229e9
+STORED, STORING = 0.4, 4e-6     # of a copy's time, and seconds, that a product takes more if it stores over the link
+GATHER, GATHER_LINK = 21e-6, 240e9      # of NCCL: seconds, and bytes sent by a rank per second
+SCATTER, SCATTER_LINK = 15e-6, 229e9
+REDUCE, REDUCE_LINK = 20e-6, 290e9
 
 
 class Plan(NamedTuple):
@@ -80,31 +84,30 @@ def _gather(plan: Plan, p: Product) -> float:
     if plan.form == "pair":
         return GATHER + others*p.sent*LINK/GATHER_LINK + p.multiply(all_rows)
     if plan.form == "one":
-        return COPY + others*p.sent + SIGNAL + p.multiply(all_rows)
+        return CALL + COPY + others*p.sent + SIGNAL + p.multiply(all_rows)
     time, count = p.multiply(p.rows), plan.pieces
     for piece in range(others*count):
         landed = COPY + (piece + 1) * p.sent/count + SIGNAL
-        time = max(time, landed) + p.multiply(p.rows/count)
-    return time
+        time = max(time, landed) + WAIT + p.multiply(p.rows/count)
+    return CALL + time
 
 
 def _ring(plan: Plan, p: Product) -> list[float]:
     """When each piece of a rank's own block is finished."""
-    product = p.multiply(p.rows / plan.pieces)
-    send = p.summed / plan.pieces
+    product, send = p.multiply(p.rows / plan.pieces), p.summed / plan.pieces
+    added = send * LINK / ADDED
     ready, time, link = [0.0]*plan.pieces, 0.0, 0.0
     for step in range(p.ranks):
         for piece in range(plan.pieces):
-            begin = max(time, ready[piece])
-            time = begin + product
-            if plan.form == "stores":
-                time = max(time, begin + LAUNCH + send)
+            time = max(time, ready[piece]) + product + (WAIT + added if step else 0.0)
+            if step == p.ranks - 1:
+                ready[piece] = time
+            elif plan.form == "stores":
+                time += STORED*send + STORING
                 ready[piece] = time + SIGNAL
             else:
                 link = max(time + COPY, link) + send
                 ready[piece] = link + SIGNAL
-            if step == p.ranks - 1:
-                ready[piece] = time
     return ready
 
 
@@ -114,21 +117,22 @@ def _scatter(plan: Plan, p: Product) -> float:
         return p.multiply(all_rows) + SCATTER + others*p.summed*LINK/SCATTER_LINK
     if plan.form == "one":
         added = (p.ranks + 1) * p.rows*p.n*p.result / MEMORY
-        return p.multiply(all_rows) + COPY + others*p.summed + SIGNAL + LAUNCH + added
-    return _ring(plan, p)[-1]
+        return CALL + p.multiply(all_rows) + COPY + others*p.summed + SIGNAL + LAUNCH + added
+    return (ALONE if plan.form == "stores" else CALL) + _ring(plan, p)[-1]
 
 
 def _reduce(plan: Plan, p: Product) -> float:
     others, all_rows = p.ranks - 1, p.rows*p.ranks
     copied = p.rows*p.n*p.result / MEMORY
     if plan.form == "pair":
-        return _scatter(plan, p) + GATHER + others*p.summed*LINK/GATHER_LINK - LAUNCH
+        return p.multiply(all_rows) + REDUCE + 2*others*p.summed*LINK/REDUCE_LINK
     if plan.form == "one":
-        return p.multiply(all_rows) + COPY + others*p.ranks*p.summed + SIGNAL + LAUNCH + (p.ranks + 1)*p.ranks*copied
+        added = LAUNCH + (p.ranks + 1)*p.ranks*copied
+        return CALL + p.multiply(all_rows) + COPY + others*p.ranks*p.summed + SIGNAL + added
     link = 0.0
     for time in _ring(plan, p):
         link = max(link, time + COPY) + others*p.summed/plan.pieces
-    return link + SIGNAL + 2*copied
+    return CALL + link + SIGNAL + LAUNCH + 2*copied
 
 
 def candidates(kind: str) -> list[Plan]:

@@ -2,7 +2,7 @@
 
 Memory is torch's (torch.distributed._symmetric_memory, the backend "CUDA"): each rank sees all others' by ordinary
 addresses. A wait for another rank ends after `set_timeout` seconds and says so in a word of the host's memory, which a
-thread looks at a few times a second: it raises PeerTimeout in the thread that made the last call.
+thread looks at ten times a second: it raises PeerTimeout in the thread that made the last call.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from torch import Tensor
 from torch.distributed import distributed_c10d
 
 from tilewright.torch.distributed import signals
-from tilewright.torch.distributed.schedules import MOST_PIECES, Await, Flag, Post
+from tilewright.torch.distributed.schedules import COPY, MOST_PIECES, Await, Flag, Post
 
 SLOTS = 2
 LEAST, ALIGN = 1 << 25, 1024        # bytes of a slot; what its parts begin at
 NAMES = {"free": 0, "data": 1, "done": 2}
 MOST_TABLES = 64
-LOOK = 0.1                          # seconds between looks
+LOOK, LET_GO = 0.1, 5.0             # seconds between looks, and for which waits are ended after the last one
 
 _timeout = 600.0
 
@@ -58,14 +58,14 @@ class Memory:
         whole = self.begin + SLOTS * size
         self.memory = symmetric.empty(whole, dtype=torch.uint8, device=peers.device)
         self.handle: Any = symmetric.rendezvous(self.memory, peers.group.group_name)
-        self.flags = self.memory[:self.begin].view(torch.int32)
+        self.flags = self.memory[:4 * (SLOTS*self.of_slot + 1)].view(torch.int32)
         self.flags.zero_()
         for slot in range(SLOTS):
             for peer in range(peers.ranks):
                 self.flags[self.number(slot, Flag("free", peer))] = 1
         torch.cuda.synchronize(peers.device)
         peers.say("memory", str(size))
-        self.launches: dict[Any, list[signals.Launch]] = {}
+        self.launches: dict[Any, list[signals.Launch] | list[signals.Batch]] = {}
 
     def number(self, slot: int, flag: Flag) -> int:
         return slot*self.of_slot + (NAMES[flag.name]*self.peers.ranks + flag.block)*MOST_PIECES + flag.piece
@@ -89,13 +89,16 @@ class Memory:
         for launch in made:
             launch(self.peers.device.index, stream.cuda_stream)
 
-    def _made(self, slot: int, step: Post | Await, label: str) -> list[signals.Launch]:
-        pointers, peers = self.handle.buffer_ptrs, self.peers
+    def _made(self, slot: int, step: Post | Await, label: str) -> list[signals.Launch] | list[signals.Batch]:
+        pointers, peers, beside = self.handle.buffer_ptrs, self.peers, step.stream == COPY
         if isinstance(step, Post):
-            return signals.posts([pointers[rank] + 4*self.number(slot, flag) for rank, flag in step.flags])
-        own = pointers[peers.rank]
-        return signals.awaits([own + 4*self.number(slot, flag) for flag in step.flags], _timeout,
-                              own + 4*SLOTS*self.of_slot, peers.word.data_ptr(), peers.waits(step, label))
+            places = [pointers[rank] + 4*self.number(slot, flag) for rank, flag in step.flags]
+            return [signals.post_batch(places)] if beside else signals.posts(places)
+        own, word, number = pointers[peers.rank], peers.words.data_ptr(), peers.waits(step, label)
+        places = [own + 4*self.number(slot, flag) for flag in step.flags]
+        if beside:
+            return [signals.await_batch(places, word + 4, number)]
+        return signals.awaits(places, _timeout, own + 4*SLOTS*self.of_slot, word, number)
 
 
 class Peers:
@@ -106,7 +109,8 @@ class Peers:
         self.rank, self.ranks = group.rank(), group.size()
         self.store = distributed_c10d._get_process_group_store(group)
         self.said, self.kinds, self.memories = 0, set[str](), list[Memory]()
-        self.word = torch.zeros(1, dtype=torch.int32, pin_memory=True)      # which wait has ended in vain
+        # which wait beside products has ended in vain, and at which one the stream of copies is
+        self.words = torch.zeros(2, dtype=torch.int32, pin_memory=True)
         self.table: list[tuple[int, str, float]] = [(0, "", 0)]             # of each word of each wait
         signals.load(device.index)
         self.broken, self.caller, self.tables = "", 0, dict[tuple[tuple[int, ...], ...], Tensor]()
@@ -190,17 +194,33 @@ class Peers:
         yield
 
     def _look(self) -> None:
-        """In a thread of its own."""
-        word = self.word.numpy()
-        while not word[0]:
+        """In a thread of its own: has a wait ended in vain, or does that of copies last too long?"""
+        words, since = self.words.numpy(), (0, time.monotonic())
+        while not words[0]:
             time.sleep(LOOK)
-        sender, label, seconds = self.table[int(word[0])]
+            now, clock = int(words[1]), time.monotonic()
+            if now != since[0] or not now:
+                since = now, clock
+            elif clock - since[1] > _timeout:
+                break
+        sender, label, seconds = self.table[int(words[0]) or since[0]]
         message = self.broken = (
             f"rank {self.rank} has waited {seconds:g} s in {label} for rank {sender} of the group "
             f"{self.group.group_name}: results since then are undefined, and the group can make no further call "
             "(set_timeout changes the time)")
         kind = type("PeerTimeout", (PeerTimeout,), {"__init__": lambda self, *_: RuntimeError.__init__(self, message)})
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.caller), ctypes.py_object(kind))
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """End the waits that streams have before them."""
+        side, end = torch.cuda.Stream(self.device), time.monotonic() + LET_GO
+        with torch.cuda.device(self.device), torch.cuda.stream(side):
+            while time.monotonic() < end:
+                for memory in self.memories:
+                    memory.flags.fill_(1)       # the last one says that waits are in vain
+                side.synchronize()
+                time.sleep(0.01)
 
 
 def _boot() -> str:

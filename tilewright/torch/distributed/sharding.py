@@ -96,12 +96,13 @@ def _fp8_linear(x: Any, weight: Any, scales: Any, bias: Any = None) -> Rule:
             if of_x != Partial()]                            # rounding is not linear
 
 
-def _weight_linear(x: Any, elements: Any, scales: Any, zeros: Any, bias: Any, format: str, group: int,
+def _weight_linear(x: Any, elements: Any, scales: Any, zeros: Any, minima: Any, bias: Any, format: str, group: int,
                    tensor_scale: float) -> Rule:
     rules: Rule = []
     for out, (of_x, weight, of_bias) in _layer(x, bias, "none", 1, 0):
         of_scales = WHOLE if weight == Shard(1) and scales.shape[1] == 1 else weight
-        rules.append((out, [of_x, weight, of_scales, None if zeros is None else of_scales, of_bias, None, None, None]))
+        beside = [None if part is None else of_scales for part in (zeros, minima)]
+        rules.append((out, [of_x, weight, of_scales, *beside, of_bias, None, None, None]))
     return rules
 
 
