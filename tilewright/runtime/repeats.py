@@ -2,9 +2,8 @@
 
 What makes calls alike is in a key: of every array what its library says about plain ones (dtype, sizes, strides, where
 it is) and the bits of its address that a plan depends on; of a function what it names (expressions/remembered.py); and
-whatever else was asked for. Nothing else is looked at, so a call is remembered only if it came down to one run of a
-recipe, from the caller's own arrays to the arrays that it returned. Where a given result may overlap another array, a
-call is not repeated.
+whatever else was asked for. Nothing else is looked at, so a call is remembered only if it ran one recipe, directly
+on the caller's arrays. Where a given result may overlap another array, a call is not repeated.
 
 Most products of NumPy's arrays are repeated by emitted code before they come here: api/builtin_repeats.py.
 """

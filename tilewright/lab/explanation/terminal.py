@@ -65,8 +65,8 @@ def instead(found: Explanation) -> Iterator[str]:
     for each in found.alternatives:
         yield f"{each.plan!s:<{width}}  {each.slower:+7.1%}  {why(each)}".rstrip()
     if found.alternatives:
-        yield ("alternatives, the best and the best of other kinds: predicted time against the chosen plan, and the "
-               f"main reason ({found.considered} considered)")
+        yield ("alternatives, best first: predicted time against the chosen plan, and the main reason "
+               f"({found.considered} considered)")
         if any(each.slower < 0 for each in found.alternatives):
             yield f"a minus sign: predicted to be faster than the plan, {FASTER.get(found.origin, CHOSEN)}"
     yield from (f"{count:,} cannot run: {sentence}" for sentence, count in found.refused.items())

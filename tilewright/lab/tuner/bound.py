@@ -5,10 +5,9 @@ and the rates that were measured for our own products (nvidia_model, amd_model, 
 CTA overlaps, so that the longest part counts and a tenth of the others; a CTA that is alone there also waits for its
 loads, which other CTAs would fill.
 
-A CPU's core reads from a level of the cache what its loops over tiles touch and the level before has lost: data that
-two rounds of a loop touch stay from one to the next where both rounds fit there. So what a level gives is what all
-rounds of the outermost such loop touch, as often as that loop runs. Of a launch that fits as a whole nothing is read
-again from beyond: calls are repeated.
+If two rounds of a loop over tiles fit in a cache of a CPU, their data stay there. Traffic from the next level is the
+data of the outermost such loop times its trips. A launch that fits as a whole reads nothing from beyond: calls are
+repeated.
 """
 from __future__ import annotations
 

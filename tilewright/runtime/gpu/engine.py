@@ -1,7 +1,7 @@
 """The engines for arrays in GPUs' memory: matmul's semantics over shadows, each product by a recipe found in a table.
 
-In which formats a kernel takes operands and leaves the product is the planner's decision (plans.gpu.taken). Arrays in
-the host's memory are multiplied by `gemm`, block-scaled ones by `multiply_scaled`, which copy them to the first GPU.
+The planner decides input and output formats (plans.gpu.taken). Arrays in the host's memory are multiplied by `gemm`,
+block-scaled ones by `multiply_scaled`, which copy them to the first GPU.
 """
 
 from __future__ import annotations
