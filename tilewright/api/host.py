@@ -108,8 +108,9 @@ def operand_b(call: Call) -> tuple[Packed | None, Array]:
     """b, if it is packed, and an array of its shape and dtype: itself as it is multiplied, or, for a packed one, what
     has its panels at the addresses of its matrices."""
     b = call.b
-    module = sys.modules.get("tilewright.runtime.cpu.packed")  # imported by whatever made a Packed
-    if module is None or not isinstance(b, module.Packed):
+    # imported by whatever made a Packed, and perhaps by another thread just now
+    kind: Any = getattr(sys.modules.get("tilewright.runtime.cpu.packed"), "Packed", ())
+    if not isinstance(b, kind):
         return None, arguments.transposed(arguments.operand(b, "b"), call.trans_b, "b")
     if call.trans_b != "n":
         raise ValueError(f"b is packed, and packed operands cannot be transposed: pass trans_b={call.trans_b!r} to "
