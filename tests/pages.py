@@ -11,9 +11,10 @@
     ```console         lines `$ tilewright ...`; what they print is not compared
     ```sh              commands, one a line, with comments
 
-Commands of the last two kinds are run and must succeed, but for what measures, which are those of MEASURING: of them
-the options are parsed. Of a command of another program only what it names in the repository is looked for: a file, a
-module, an extra. A block of another kind, and code that is indented instead of fenced, is a mistake.
+Commands of the last two kinds are run and must succeed, but for those that measure, those of MEASURING that are not in
+QUICK: their options are parsed, and tests/lab runs them at small sizes. Of a command of another program only what it
+names in the repository is looked for: a file, a module, an extra. A block of another kind, and code that is indented
+instead of fenced, is a mistake.
 
 Lines keep their numbers, so that what the simulator says about them is true of the page.
 """
@@ -38,14 +39,14 @@ from unittest import mock
 ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"^(?P<fence>`{3,})(?P<kind>[^\n`]*)\n(?P<body>.*?)^(?P=fence)\n"
                    r"(?:\n^```text\n(?P<output>.*?)^```\n)?", re.DOTALL | re.MULTILINE)
-MEASURING = ("bench", "doctor", "tune", "build", "reproduce")   # commands that take long, or find out about the machine
+MEASURING = ("bench", "doctor", "tune", "reproduce")    # commands that take long, or find out about the machine
+QUICK = (["tune", "show"], ["tune", "export"], ["tune", "import"], ["bench", "--help"], ["reproduce", "cdna"])
 DATA = ("text", "json", "toml", "html", "svg", "css")   # blocks that nothing runs
 INDENTED = re.compile(r"(?<=\n\n) {4}(?![-*|\d]).*\n", re.MULTILINE)
 
 
-def outputs(page: Path, cuda: bool, commands: int | None = None) -> Iterator[tuple[tuple[int, int], str, str]]:
-    """(where the page has an output, or (-1, -1); what stands there; what is printed), for each block that is run.
-    commands: of how many of the page's commands without an output, the others being parsed; of all by default."""
+def outputs(page: Path, cuda: bool) -> Iterator[tuple[tuple[int, int], str, str]]:
+    """(where the page has an output, or (-1, -1); what stands there; what is printed), for each block that is run."""
     linecache.checkcache(str(page))
     text = page.read_text()
     if indented := INDENTED.search(BLOCK.sub(lambda x: "\n" * x[0].count("\n"), text)):
@@ -75,15 +76,19 @@ def outputs(page: Path, cuda: bool, commands: int | None = None) -> Iterator[tup
                     lines = [x.removeprefix("$ ") for x in body.splitlines() if kind == ["sh"] or x.startswith("$ ")]
                     for line in lines:
                         for words in each_command(line):
-                            if words[0] == "tilewright" and words[1:2] and words[1] not in MEASURING and commands != 0:
+                            if words[0] == "tilewright" and not measures(words[1:]):
                                 said_by(words[1:])
-                                commands = commands and commands - 1
                             else:
                                 must_exist(words, f"{page.name}: {line}")
                 case [name, *_] if name in DATA or name.startswith("{"):     # what {braces} name Sphinx reads
                     pass
                 case _:
                     raise SyntaxError(f"{page.name}:{above}: tests/pages.py knows no block ```{block['kind']}")
+
+
+def measures(arguments: list[str]) -> bool:
+    """Whether a command takes long, or asks this machine; so does `tilewright` alone, which is no command."""
+    return not arguments or (arguments[0] in MEASURING and arguments[:2] not in QUICK)
 
 
 @contextmanager
@@ -175,8 +180,8 @@ def rewrite(page: Path) -> None:
     page.write_text(text)
 
 
-def check(page: Path, cuda: bool, equal: Callable[[str, str], None], commands: int | None = None) -> None:
-    for _, written, printed in outputs(page, cuda, commands):
+def check(page: Path, cuda: bool, equal: Callable[[str, str], None]) -> None:
+    for _, written, printed in outputs(page, cuda):
         equal(printed, written)
 
 

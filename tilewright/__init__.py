@@ -24,18 +24,12 @@ Names are looked up when they are first used: `import tilewright` loads neither 
 from __future__ import annotations
 
 import os
-import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from tilewright import forks
 
 __version__ = "0.2.0.dev0"
-
-if "t" in getattr(sys, "abiflags", ""):
-    raise ImportError("tilewright needs a CPython with its global lock, and this is a free-threaded one "
-                      f"(python{sys.version_info[0]}.{sys.version_info[1]}t), in which it has not been tried: "
-                      "docs/install.md says why")
 
 if TYPE_CHECKING:
     from tilewright.api.attention import attention as attention

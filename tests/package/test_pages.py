@@ -34,12 +34,12 @@ def name(page: Path) -> str:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if "```" in page.read_text() and page != reference.PAGE],
                          ids=name)
-def test_a_page_prints_what_it_says(page, monkeypatch, request):
-    """Each block runs, or is refused. Commands whose output is not compared: one a page, with --all-ways all."""
+def test_a_page_prints_what_it_says(page, monkeypatch):
+    """Each block runs, or is refused."""
     monkeypatch.setattr(bundle, "used", [])
     if page.name == "tour.md":      # it would measure for a minute
         monkeypatch.setattr(tilewright, "tune", lambda *problem: None, raising=False)
-    pages.check(page, module.available(), same, None if request.config.getoption("--all-ways") else 1)
+    pages.check(page, module.available(), same)
 
 
 def test_the_reference_is_what_the_docstrings_say():
