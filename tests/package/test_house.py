@@ -62,9 +62,9 @@ MOST = {
     "lines of the body of matmul": 31,
     "functions over 60 lines": 36,
     "files over 400 lines": 0,
-    "lines of the library": 69893,
+    "lines of the library": 69887,
     "lines of loop nests": 10152,
-    "lines of the lab": 27419,
+    "lines of the lab": 27418,
     "lines of other engines": 7057,
 }
 OTHERS = "dask/", "mpi/", "numpy/", "jax/", "checkpoints/", "torch/distributed/"  # what serves programs of others
