@@ -190,10 +190,11 @@ def narrow(rank, ranks):
     for kind, options in kinds + [("int8", {}), ("mxfp4", {})]*DEAR:
         plain = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64, bias=False))
         plain = twt.convert(plain.eval(), kind, **options)
-        split = parallelize_module(copy.deepcopy(plain), mesh, {
-            "0": twd.ColwiseParallel(), "1": twd.RowwiseParallel()}) if kind != "int4" else parallelize_module(
-                copy.deepcopy(plain), mesh, {"0": twd.RowwiseParallel(input_layouts=Replicate()),
-                                             "1": twd.ColwiseParallel(output_layouts=Replicate())})
+        styles = {"0": twd.ColwiseParallel(), "1": twd.RowwiseParallel()}
+        if kind == "int4":
+            styles = {"0": twd.RowwiseParallel(input_layouts=Replicate()),
+                      "1": twd.ColwiseParallel(output_layouts=Replicate())}
+        split = parallelize_module(copy.deepcopy(plain), mesh, styles)
         x = torch.randn(5, 64)
         with torch.no_grad():
             y, collectives = counted(split, x)

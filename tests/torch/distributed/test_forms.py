@@ -8,6 +8,7 @@ import threading
 import time
 from contextlib import nullcontext
 from itertools import product
+from types import SimpleNamespace
 
 import pytest
 
@@ -218,3 +219,40 @@ def test_plans_are_read():
     for text, kind in (("stores", "gather"), ("pieces:9", "scatter"), ("pieces:x", "scatter"), ("all", "reduce")):
         with pytest.raises(ValueError, match="plan must be one of"):
             model.parse(text, kind)
+
+
+def group_of_two(**more):
+    """Peers of rank 0, without a device."""
+    made = object.__new__(peers.Peers)
+    vars(made).update({"rank": 0, "ranks": 2, "group": SimpleNamespace(group_name="g"), "broken": "", "kinds": set(),
+                       "said": 0, "store": torch.distributed.HashStore()} | more)
+    return made
+
+
+def test_a_rank_that_does_not_come_is_an_error_in_the_thread_that_waits(monkeypatch):
+    monkeypatch.setattr(peers, "_timeout", 0.02)
+    for stream in range(2):         # a kernel that gave up, and a stream of copies that waits
+        words = torch.zeros(2, dtype=torch.int32)
+        group = group_of_two(words=words, table=[(0, "", 0), (1, "scatter (pieces, pieces: 2)", 0.02)],
+                             caller=threading.get_ident(), _let_go=lambda: None)
+        watch = threading.Thread(target=group._look, daemon=True)
+
+        def waits(watch=watch, words=words, stream=stream):
+            watch.start()
+            words[stream] = 1
+            watch.join(10)
+            time.sleep(0.01)        # an exception of another thread comes between two lines
+        with pytest.raises(peers.PeerTimeout, match=r"rank 0 has waited 0.02 s in scatter .* for rank 1 of the group"):
+            waits()
+        with pytest.raises(peers.PeerTimeout, match="no further call"):
+            group.agree("x")
+
+
+def test_ranks_that_call_different_things_are_told(monkeypatch):
+    group = group_of_two()
+    group.store.set("tilewright/1/1", "all_gather_matmul of 3 x 4 rows")
+    with pytest.raises(ValueError, match=r"rank 0 makes all_gather_matmul of 2 x 4 rows, and rank 1 .* of 3 x 4 rows"):
+        group.agree("all_gather_matmul of 2 x 4 rows")
+    monkeypatch.setattr(peers, "_timeout", 0.02)
+    with pytest.raises(peers.PeerTimeout, match="for rank 1 of the group g to make the same call"):
+        group.agree("something else")
