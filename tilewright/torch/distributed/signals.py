@@ -126,8 +126,8 @@ class _Operation(ctypes.Structure):
                 ("flags", ctypes.c_uint), ("alias", ctypes.c_uint64), ("pad", ctypes.c_uint64))
 
 
-# CU_STREAM_MEM_OP_WAIT_VALUE_32, _WRITE_VALUE_32; CU_STREAM_WAIT_VALUE_EQ, CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER
-WAIT, WRITE, EQUAL, UNORDERED = 1, 2, 1, 1
+# CU_STREAM_MEM_OP_WAIT_VALUE_32, _WRITE_VALUE_32; CU_STREAM_WAIT_VALUE_EQ
+WAIT, WRITE, EQUAL = 1, 2, 1
 
 
 def post_batch(flags: Sequence[int]) -> Batch:
@@ -136,8 +136,8 @@ def post_batch(flags: Sequence[int]) -> Batch:
 
 def await_batch(flags: Sequence[int], word: int, number: int) -> Batch:
     """While it waits, the host's word is `number`, otherwise 0."""
-    return Batch([(WRITE, word, number, UNORDERED), *[(WAIT, at, 1, EQUAL) for at in flags],
-                  *[(WRITE, at, 0, UNORDERED) for at in flags], (WRITE, word, 0, UNORDERED)])
+    return Batch([(WRITE, word, number, 0), *[(WAIT, at, 1, EQUAL) for at in flags],
+                  *[(WRITE, at, 0, 0) for at in flags], (WRITE, word, 0, 0)])
 
 
 @cache
