@@ -45,6 +45,13 @@ def chunked(rng, x, **like):
     return da.from_array(x, chunks=tuple(cut))
 
 
+def some(request, ordinary):
+    """Whether all variants are tested; a skip if not, and this is no ordinary one."""
+    if not request.config.getoption("--all-ways") and not ordinary:
+        pytest.skip("--all-ways takes all variants")
+    return request.config.getoption("--all-ways")
+
+
 def quietly(function, *args, **kwargs):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PerformanceWarning)
@@ -55,9 +62,7 @@ def quietly(function, *args, **kwargs):
 def test_random_shapes_and_chunks(dtype, request):
     """Whole numbers are exact in every order; results have the dtype of tilewright.matmul. Some formats and shapes: all
     with --all-ways all."""
-    thorough = request.config.getoption("--all-ways")
-    if not thorough and dtype not in FORMATS[:3]:
-        pytest.skip("--all-ways all takes all formats")
+    thorough = some(request, dtype in FORMATS[:2])
     rng = np.random.default_rng(1)
     for shape in SHAPES if thorough else SHAPES[:2]:
         m, k, n = shape
@@ -69,10 +74,11 @@ def test_random_shapes_and_chunks(dtype, request):
         np.testing.assert_array_equal(found, exact)
 
 
-def test_axes_before_the_matrices_and_vectors():
+def test_axes_before_the_matrices_and_vectors(request):
     rng = np.random.default_rng(2)
-    for of_a, of_b in (((3, 4, 5), (5, 6)), ((4, 5), (2, 5, 6)), ((2, 1, 4, 5), (3, 5, 6)), ((5,), (5, 6)),
-                       ((4, 5), (5,)), ((5,), (5,)), ((3, 4, 5), (5,)), ((5,), (2, 5, 3))):
+    every = request.config.getoption("--all-ways")
+    for of_a, of_b in (((2, 1, 4, 5), (3, 5, 6)), ((4, 5), (5,)), ((4, 5), (2, 5, 6)), ((3, 4, 5), (5, 6)),
+                       ((5,), (5, 6)), ((5,), (5,)), ((3, 4, 5), (5,)), ((5,), (2, 5, 3)))[:None if every else 2]:
         a, b = numbers(rng, of_a), numbers(rng, of_b)
         x = quietly(twd.matmul, chunked(rng, a), chunked(rng, b))
         np.testing.assert_array_equal(x.compute(), a @ b)
@@ -146,7 +152,8 @@ def test_epilogue_on_the_last_block_of_k():
     np.testing.assert_array_equal(x.compute(), wanted.astype(BF16))
 
 
-def test_several_results_and_reductions():
+def test_several_results_and_reductions(request):
+    some(request, False)
     rng = np.random.default_rng(6)
     a, b = numbers(rng, (8, 12)), numbers(rng, (12, 6))
     with pytest.warns(PerformanceWarning, match="since a reduction of the epilogue needs all of it at once"):
@@ -163,11 +170,12 @@ def test_several_results_and_reductions():
         twd.matmul(da.from_array(a, chunks=3), da.from_array(b, chunks=3), epilogue=lambda acc: tw.pairs(acc)[1])
 
 
-def test_weights_that_every_task_reads_as_a_whole():
+def test_weights_that_every_task_reads_as_a_whole(request):
     rng = np.random.default_rng(7)
     a, w = rng.standard_normal((40, 64), np.float32), rng.standard_normal((64, 48), np.float32)
     q = tw.quantize(w, "i4", axis=-2)
-    for b in (q, tw.quantize(w, "mxfp8", axis=-2), tw.pack(w), tw.pack(q, a="f32")):
+    every = q, tw.pack(w), tw.quantize(w, "mxfp8", axis=-2), tw.pack(q, a="f32")
+    for b in every if request.config.getoption("--all-ways") else every[:1]:
         x = twd.matmul(da.from_array(a, chunks=(17, 64)), b, batch_invariant=not isinstance(b, tw.Packed))
         np.testing.assert_allclose(x.compute(), tw.matmul(a, b), rtol=1e-4, atol=1e-4)
     with pytest.warns(PerformanceWarning, match="from 2 blocks of 32 to 1 block of 64"):
@@ -184,7 +192,8 @@ def test_packed_weights_travel_as_the_file_of_their_panels():
 @pytest.mark.parametrize("subscripts", [
     "ij,jk->ik", "abc,cbd->da", "bij,bjk->bik", "ij,jk,kl->li", "ii,ij->j", "ij,kl->", "i,j->ij", "ijk->ik",
     "...ij,jk->...ik", "ab,cd,be,df->ace", "ij,ij->ij"])
-def test_einsum(subscripts):
+def test_einsum(subscripts, request):
+    some(request, subscripts in ("abc,cbd->da", "ij,jk,kl->li", "ii,ij->j"))
     rng = np.random.default_rng(8)
     terms = subscripts.split("->")[0].split(",")
     sizes = {letter: 3 + i for i, letter in enumerate("abcdefijkl")}
@@ -209,8 +218,9 @@ def test_tensordot_and_einsum_with_epilogue():
         twd.einsum("xyz,zyw->wx", *given, epilogue=lambda acc: tw.row_sum(acc))
 
 
-@pytest.mark.parametrize("reduce", ["sum", "min", "any", "argmin", "max_argmax", "logsumexp"])
-def test_contract(reduce):
+@pytest.mark.parametrize("reduce", ["sum", "argmin", "min", "any", "max_argmax", "logsumexp"])
+def test_contract(reduce, request):
+    some(request, reduce == "argmin")
     rng = np.random.default_rng(10)
     a, b = numbers(rng, (6, 11)), numbers(rng, (11, 5))
     if "arg" in reduce:
@@ -222,7 +232,8 @@ def test_contract(reduce):
         np.testing.assert_allclose(x.compute(), y, rtol=2e-6)
 
 
-def test_contract_with_an_epilogue_takes_all_of_k():
+def test_contract_with_an_epilogue_takes_all_of_k(request):
+    some(request, False)
     rng = np.random.default_rng(11)
     a, b = numbers(rng, (6, 4)), numbers(rng, (4, 5))
     with pytest.warns(PerformanceWarning, match="need all of k at once"):

@@ -15,7 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import isnan
 from typing import Any, NamedTuple
 
-from dask._task_spec import DataNode, Task, TaskRef
+import numpy as np
+from dask._task_spec import Alias, DataNode, Task, TaskRef
 from dask.array.core import getter, getter_inline, getter_nofancy
 
 from tilewright.dask import blocks, chunks
@@ -23,6 +24,7 @@ from tilewright.rules.subscripts import Labels
 
 READS = getter, getter_nofancy, getter_inline
 SCHEDULES = "auto", "reload", "panels", "blocks"
+MOST_EDGES = 300_000        # of a graph, for what is only there to be quick after a worker has died
 
 Index = tuple[int, ...]
 
@@ -47,11 +49,21 @@ def side(x: Any, labels: Labels) -> Side:
         return Side(x, labels, {}, False, False)
     graph = dict(x.__dask_optimize__(x.dask, x.__dask_keys__()))
     nodes = {(x.name, *at): graph.get((x.name, *at)) for at in chunks.blocks(x.chunks)}
+    for key, node in nodes.items():
+        while isinstance(node, Alias):
+            node = nodes[key] = graph.get(node.target)
     alone = all(isinstance(node, Task) and all(isinstance(graph.get(key), DataNode) for key in node.dependencies)
-                for node in nodes.values())
+                and not _holds_an_array(node) for node in nodes.values())
     roots = [f for node in nodes.values() for f in _roots(node)] if alone else []
     return Side(x, labels, nodes if alone else {}, bool(roots) and all(f in READS for f in roots),
                 bool(roots) and all(getattr(f, "__module__", "").startswith("dask.array") for f in roots))
+
+
+def _holds_an_array(node: Any) -> bool:
+    """Whether an array is inside the task, which should be sent once."""
+    inner = node.args[0].values() if node.has_subgraph() else [node]
+    values = [x.value if isinstance(x, DataNode) else x for task in inner for x in (task, *getattr(task, "args", ()))]
+    return any(isinstance(x, np.ndarray) and x.ndim for x in values)
 
 
 def _roots(node: Any) -> Iterator[Any]:
@@ -109,7 +121,9 @@ def tasks(of: Chains, again: Sequence[bool], gated: bool) -> dict[Any, Task]:
     steps, places = of.steps, of.places
     free = [reads or not hasattr(x.array, "dask") for x, reads in zip((of.a, of.b), again)]
     groups = [list(range(len(steps)))] if all(free) else [[p] for p in range(len(steps))]
-    made = _gates(of, again, graph) if gated else {}
+    made, waits = _gates(of, again, graph) if gated else ({}, {})
+    edges = sum(len(x)**2 for x in waits.values())      # of each of these blocks: its chains, by what it waits for
+    lasting = waits if edges < MOST_EDGES else {}
     starts = _starts(of)
     for place in places:
         at, before = dict(zip(of.output, place)), None
@@ -127,6 +141,9 @@ def tasks(of: Chains, again: Sequence[bool], gated: bool) -> dict[Any, Task]:
                     key = x.key(at | steps[p])
                     taken.append((role, blocks.Later(x.nodes[key]) if reads else TaskRef(made.get((role, key), key))))
                     held |= dict.fromkeys(x.nodes[key].dependencies if reads else ())
+            if ends and lasting:
+                held |= dict.fromkeys(key for step in steps for role, x in zip("ab", (of.a, of.b))
+                                      for key in lasting.get((role, x.key(at | step)), ()))
             taken += [(("key", key), TaskRef(key)) for key in held]
             names, values = zip(*taken)
             key = (of.name, *place) if ends else (f"{of.name}-sums", *place, group[-1])
@@ -140,10 +157,15 @@ def _starts(of: Chains) -> list[int]:
     return chunks.begins(of.cut[of.summed[0]]) if len(of.summed) == 1 else [0] * len(of.steps)
 
 
-def _gates(of: Chains, again: Sequence[bool], graph: dict[Any, Task]) -> dict[Any, Any]:
+def _gates(of: Chains, again: Sequence[bool], graph: dict[Any, Task]) -> tuple[dict[Any, Any], dict[Any, list[Any]]]:
     """Copies of the tasks that make blocks of a and b. They run when the chains that use them have finished the step
-    before, so that no chain is more than one step ahead of another. Their keys, by role and key of the block."""
+    before, so that no chain is more than one step ahead of another. Their keys, and those of what they wait for, by
+    role and key of the block.
+
+    The last task of a chain depends on all that its blocks waited for: so Dask keeps these empty results, and when a
+    worker has died only the chains whose sums it had are computed again, and not those for which they had waited."""
     made: dict[Any, Any] = {}
+    waits: dict[Any, list[Any]] = {}
     steps, places = of.steps, of.places
     for role, x, reads in zip("ab", (of.a, of.b), again):
         if reads or not x.nodes:
@@ -155,12 +177,12 @@ def _gates(of: Chains, again: Sequence[bool], graph: dict[Any, Task]) -> dict[An
                 users.setdefault(x.key(dict(zip(of.output, place)) | step), []).append(place)
             for key in users.keys() - seen if p else ():
                 copy, keys = (f"{of.name}-{role}", *key[1:]), tuple(x.nodes[key].dependencies)
-                before = [_finished(of, place, p - 1, graph) for place in users[key]]
+                before = waits[role, key] = [_finished(of, place, p - 1, graph) for place in users[key]]
                 graph[copy] = Task(copy, blocks.after, blocks.Later(x.nodes[key]), keys,
                                    *map(TaskRef, (*keys, *before)))
                 made[role, key] = copy
             seen |= users.keys()
-    return made
+    return made, waits
 
 
 def _finished(of: Chains, place: Index, p: int, graph: dict[Any, Task]) -> Any:
