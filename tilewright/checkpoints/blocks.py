@@ -27,6 +27,7 @@ from tilewright.formats import Quantized, Scaled, block_format
 Array = NDArray[Any]
 Bytes = NDArray[np.uint8]
 SUPER = 256             # numbers in a block of K-quants
+AT_ONCE = 1 << 17       # bytes of blocks: 1.2 to 1.6 times as fast as all at once, Q8_0 0.85
 LOOKED_UP = np.array((-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113), np.int8)
 
 
@@ -158,14 +159,24 @@ def numbers(name: str, type: str, rows: Bytes) -> Scaled | Quantized:
     if block.arrays is None:
         raise ValueError(f"{name} is in GGUF's {type}, which is not taken: {block.why}")
     lead, count = rows.shape[:-1], rows.shape[-1] // block.bytes
-    with np.errstate(all="ignore"):
-        elements, scales, minima = block.arrays(rows.reshape(-1, block.bytes))
+    elements, scales, minima = _arrays(block, rows.reshape(-1, block.bytes))
     length, groups = count * block.numbers, count * scales.shape[-1]
-    elements = elements.reshape(*lead, length)
+    elements = elements.reshape(*lead, -1)
     scales, minima = scales.reshape(*lead, groups), None if minima is None else minima.reshape(*lead, groups)
     group = block.numbers * count // groups if groups else 0
     if block.element == "e2m1":
-        return Quantized(halves(elements), np.ascontiguousarray(scales), (*lead, length), block_format("mxfp4"))
-    if block.element:
-        return Scaled(halves(elements), scales, None, group, (block.element, -1, length), minima)
-    return Scaled(np.ascontiguousarray(elements), scales, None, group, None, minima)
+        return Quantized(elements, scales, (*lead, length), block_format("mxfp4"))
+    return Scaled(elements, scales, None, group, (block.element, -1, length) if block.element else None, minima)
+
+
+def _arrays(block: Block, x: Bytes) -> tuple[Array, Array, Array | None]:
+    """The arrays of blocks, elements as they are kept: AT_ONCE bytes of blocks at a time, so that what is made on the
+    way stays small."""
+    assert block.arrays is not None
+    step, parts = max(1, AT_ONCE // block.bytes), []
+    with np.errstate(all="ignore"):
+        for i in range(0, max(len(x), 1), step):
+            elements, *more = block.arrays(x[i:i + step])
+            parts.append((halves(elements) if block.element else elements, *more))
+    elements, scales = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
+    return elements, scales, None if parts[0][2] is None else np.concatenate([part[2] for part in parts])
