@@ -194,7 +194,7 @@ def test_sliders_chips_and_drawings(fresh):
         assert second in fresh.inner_text("#answer")
         assert "µs" in fresh.inner_text("#answer")
     drawings = fresh.evaluate("D.figures.map(f => f.key)")
-    assert {"mma", "wgmma", "formats"} <= set(drawings)
+    assert {"tilewright/mma", "tilewright/wgmma", "tilewright/formats"} <= set(drawings)
     for key in drawings:
         fresh.select_option("#figure", key)
         assert fresh.locator("#drawing svg").bounding_box()["width"] > 100

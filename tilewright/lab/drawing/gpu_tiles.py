@@ -114,7 +114,7 @@ def levels(title: str) -> Svg:
     top, left = (min(blocks(32*warp + each)[side][0] for each in range(32)) for side in (0, 1))
     size = 190
 
-    def picture(at: int, name: str, m: int, n: int, k: int, part: Rect | None, words: str, thick: int = 0) -> Trio:
+    def picture(at: int, name: str, m: int, n: int, k: int, part: Rect | None, words: str) -> Trio:
         unit = size / max(m, n)
         trio = Trio(pen, m, n, k, unit, x=at % 2 * 320, y=at // 2 * 330, gap=10)
         trio.matrices(named=at == 0)
