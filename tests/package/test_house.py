@@ -64,7 +64,7 @@ MOST = {
     "files over 400 lines": 0,
     "lines of the library": 69887,
     "lines of loop nests": 10152,
-    "lines of the lab": 27418,
+    "lines of the lab": 27373,
     "lines of other engines": 7090,
 }
 OTHERS = "dask/", "mpi/", "numpy/", "jax/", "checkpoints/", "torch/distributed/"  # what serves programs of others
