@@ -1,6 +1,7 @@
 """Attention on a GPU: tilewright's kernel beside cuDNN's and FlashAttention's through torch, in CUDA graphs.
 
     python bench/attention.py [--plans] [--sizes 128,64] [--lengths 1024,4096,16384] [--rounds 5] [--decode] [--scores]
+                              [--fp8] [--out FILE]
 
 Queries, keys and values [16384 / L, 2048 / D, L, D] in bf16. A result is compared with float64 on some rows before it
 is timed. Rates count the products of pairs that a query sees. `--plans`: others than the one that is chosen, too.
@@ -18,6 +19,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from tilewright.lab.bench import results
+
 EMIT = "tilewright.kernels.nvidia.attention:emit_attention"
 PLANS = {128: ("g2 k128 s2", "g2 k176 s2", "g2 k160 s2"), 64: ("g3 k128 s2", "g2 k128 s3", "g2 k192 s2")}
 DECODE = ((1, 32768), (16, 8192))
@@ -33,14 +36,15 @@ def alibi(score: Any, i: Any, j: Any, head: Any) -> Any:
     return score + 0.02 * (head + 1) * (j - i)
 
 
-def problem(batch: int, heads: int, kv_heads: int, queries: int, keys: int, size: int, causal: bool, score: Any = None
-            ) -> Any:
+def problem(batch: int, heads: int, kv_heads: int, queries: int, keys: int, size: int, causal: bool, score: Any = None,
+            fp8: bool = False) -> Any:
     """The call's record."""
     import ml_dtypes
     import numpy as np
 
     from tilewright.rules.attending import Asked, attending
-    q, k = (np.broadcast_to(np.zeros((), ml_dtypes.bfloat16), (batch, h, n, size))
+    dtype = ml_dtypes.float8_e4m3fn if fp8 else ml_dtypes.bfloat16
+    q, k = (np.broadcast_to(np.zeros((), dtype), (batch, h, n, size))
             for h, n in ((heads, queries), (kv_heads, keys)))
     return attending({"q": q, "k": k, "v": k}, Asked(causal=causal, bias=score)).problem
 
@@ -57,6 +61,11 @@ def every(asked: Any) -> list[tuple[Any, str | None]]:
         for batch, keys in DECODE:
             p = problem(batch, 32, 8, 1, keys, 128, False)
             found += [(p, text) for text in (DECODES if asked.plans else (None,))]
+    if asked.fp8:
+        for length in map(int, asked.lengths.split(",")):
+            for causal in (False, True):
+                p = problem(16384 // length, 16, 16, length, length, 128, causal, fp8=True)
+                found += [(p, None)]
     if asked.scores:
         found += [(problem(4, 16, 16, 4096, 4096, 128, causal, score), None)
                   for causal, score in ((True, alibi), (False, softcap))]
@@ -105,6 +114,7 @@ def graphed(call: Any, count: int) -> Any:
 def wrong(out: Any, q: Any, k: Any, v: Any, p: Any) -> float:
     """The largest difference from float64 on some rows of the last head of the last sequence."""
     import torch
+    q, k, v = (x[-1:, -1:].double() for x in (q, k, v))
     pick = torch.randint(0, p.queries, (8,), device="cuda")
     s = (q[-1, -1, pick].double() @ k[-1, -1].double().T) / math.sqrt(p.size)
     i, j = pick[:, None] + p.keys - p.queries, torch.arange(p.keys, device="cuda")[None]
@@ -127,6 +137,11 @@ def peers(q: Any, k: Any, v: Any, p: Any) -> dict[str, Any]:
                 return F.scaled_dot_product_attention(q, k, v, is_causal=p.after is not None,
                                                       enable_gqa=p.heads > p.kv_heads)
         return call
+    if p.q == "e4m3fn":
+        import torch
+        wide = [x.bfloat16() for x in (q, k, v)]
+        bf16 = problem(p.sequences, p.heads, p.kv_heads, p.queries, p.keys, p.size, p.after is not None)
+        return {"our bf16": ours(*wide, torch.empty_like(wide[0]), bf16, None)}
     if p.score:
         import torch
         from torch.nn.attention.flex_attention import create_block_mask, flex_attention
@@ -148,9 +163,10 @@ def main() -> None:
     parser.add_argument("--sizes", default="128,64")
     parser.add_argument("--lengths", default="1024,4096,16384")
     parser.add_argument("--rounds", type=int, default=5)
-    for name in ("plans", "decode", "scores", "compile", "alone"):
+    for name in ("plans", "decode", "scores", "fp8", "compile", "alone"):
         parser.add_argument(f"--{name}", action="store_true")
-    asked = parser.parse_args()
+    parser.add_argument("--out", type=Path)
+    asked = results.options(parser, "out")
     cases, begin = every(asked), time.time()
     with ProcessPoolExecutor(12) as pool:
         list(pool.map(compile_one, cases))
@@ -159,15 +175,17 @@ def main() -> None:
         return
 
     import torch
+    rows: list[dict[str, Any]] = []
     for p in dict.fromkeys(p for p, _ in cases):
-        q, k, v = (torch.randn(p.sequences, h, n, p.size, device="cuda").bfloat16() for h, n in (
+        dtype = torch.float8_e4m3fn if p.q == "e4m3fn" else torch.bfloat16
+        q, k, v = (torch.randn(p.sequences, h, n, p.size, device="cuda").to(dtype) for h, n in (
             (p.heads, p.queries), (p.kv_heads, p.keys), (p.kv_heads, p.keys)))
-        out, sides = torch.empty_like(q), {}
+        out, sides = torch.empty_like(q, dtype=torch.bfloat16), {}
         for text in (text for other, text in cases if other is p or other == p):
             out.fill_(float("nan"))
             call = ours(q, k, v, out, p, text)
             call()
-            if (error := wrong(out, q, k, v, p)) > 0.03:
+            if (error := wrong(out, q, k, v, p)) > (0.15 if p.q == "e4m3fn" else 0.03):
                 print(f"WRONG {text}: {error}", flush=True)
             sides[text or "tilewright"] = call
         own = [*sides]
@@ -191,10 +209,16 @@ def main() -> None:
         seconds = {name: statistics.median(x) / 1e3 for name, x in found.items()}
         bytes = 2 * p.sequences * p.kv_heads * p.keys * p.size * 2
         rate = {name: (bytes / 1e9 if p.queries == 1 else p.flops / 1e12) / x for name, x in seconds.items()}
-        others = [rate[x] for x in ("cudnn", "flex", "flash") if x in rate]
-        print(f"D={p.size} {p.sequences}x{p.heads}x{p.queries}x{p.keys} {'causal' if p.after is not None else 'full'}: "
+        others = [rate[x] for x in ("cudnn", "flex", "our bf16", "flash") if x in rate]
+        rows.append({"size": p.size, "sequences": p.sequences, "heads": p.heads, "kv_heads": p.kv_heads,
+                     "queries": p.queries, "keys": p.keys, "causal": p.after is not None, "score": p.score,
+                     "format": p.q, "flops": p.flops, "kv_bytes": bytes, "median_s": seconds})
+        print(f"{p.q} D={p.size} {p.sequences}x{p.heads}x{p.queries}x{p.keys} {'causal' if p.after is not None else 'full'}: "
               + "  ".join(f"{n} {r:.0f}" for n, r in rate.items())
               + f"  of the first peer {max(rate[x] for x in own) / others[0] if others else 0:.3f}", flush=True)
+    if asked.out:
+        results.write({"kind": "attention", "gpu": torch.cuda.get_device_name(), "torch": torch.__version__,
+                       "cudnn": torch.backends.cudnn.version(), "rows": rows}, asked.out)
 
 
 if __name__ == "__main__":

@@ -15,13 +15,16 @@ from tests.helpers.attention import expected
 LENGTHS = (0, 1, 2, 3, 31, 64, 65, 111, 128, 129, 191, 192, 193, 255, 300, 517, 700, 1025)
 SIZES = ((64, 64), (128, 128), (32, 32), (96, 96), (192, 128), (256, 256), (64, 160))
 FEW = (1, 1, 2, 3, 7, 16)
-ERRORS = {"f16": 2e-3, "bf16": 1.6e-2}          # of the largest |v|: rounded powers, and the result
+# Of the largest |v|: rounded powers, and the result. Powers of e4m3fn have three bits.
+ERRORS = {"f16": 2e-3, "bf16": 1.6e-2, "e4m3fn": 8e-2}
 
 
 def of_attention(rng: Random) -> Case:
     """What a kernel is made for."""
-    return {"layout": rng.choice(["plain", "plain", "plain", "ragged", "paged", "padded"]),
-            "q": rng.choice(["bf16", "bf16", "f16"]), "sizes": rng.choice(SIZES), "few": rng.random() < 0.35,
+    q = rng.choice(["bf16", "bf16", "f16", "e4m3fn"])
+    narrow = q == "e4m3fn"
+    return {"layout": rng.choice(["plain", "plain", "plain", "padded", *["ragged", "paged"] * (not narrow)]),
+            "q": q, "sizes": rng.choice(SIZES[:4] if narrow else SIZES), "few": rng.random() < 0.35,
             "causal": rng.choice([False, True, True, "upper left"]), "sinks": rng.random() < 0.2,
             "window": rng.choice([None, None, None, [50, None], [None, 30], [140, 20], [0, 0]]),
             "bias": rng.choice([None, None, None, None, "floats", "mask", "alibi", "function"]),
@@ -41,8 +44,7 @@ def check(on: Any, case: Case) -> None:
     arrays, how = attention.made(case)
     want, logs = expected(**arrays, **how)
     there = {name: placed(on, _laid(x, case["tokens_first"])) for name, x in arrays.items()}
-    arrays_of = ("sinks", "q_offsets", "k_offsets", "table", "lengths")
-    beside = {name: placed(on, np.asarray(x)) if name in arrays_of or isinstance(x, np.ndarray) else x
+    beside = {name: placed(on, np.asarray(x)) if isinstance(x, (np.ndarray, np.generic)) else x
               for name, x in how.items() if name != "operands"}
     if "operands" in how:
         beside["operands"] = {name: placed(on, x) for name, x in how["operands"].items()}
@@ -51,7 +53,7 @@ def check(on: Any, case: Case) -> None:
     on.finish()
     found, lse, again = on.back(found), on.back(lse), on.back(again)
     assert again.tobytes() == found.tobytes(), "other bits without lse"
-    v = np.abs(arrays["v"].astype(np.float64)).max(initial=0)
+    v = np.abs(arrays["v"].astype(np.float64)).max(initial=0) * float(np.max(how.get("v_scale", 1.0)))
     error = np.abs(found.astype(np.float64) - want).max(initial=0)
     assert error <= ERRORS[case["q"]] * max(v, 1e-30), f"error {error} of {v}"
     assert (np.isfinite(lse) == np.isfinite(logs)).all(), "finite logarithms"

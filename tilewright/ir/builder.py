@@ -83,6 +83,7 @@ class Kernel(Recording):
 
     cp_async, cp_async_commit, cp_async_wait = nvidia.cp_async, nvidia.cp_async_commit, nvidia.cp_async_wait
     ldmatrix, stmatrix, round_e4m3 = nvidia.ldmatrix, nvidia.stmatrix, nvidia.round_e4m3
+    round_e4m3_4 = nvidia.round_e4m3_4
     round_tf32, round_pair = nvidia.round_tf32, nvidia.round_pair
     fp8_pair, fma_pair = nvidia.fp8_pair, nvidia.fma_pair
     cluster_barrier, cluster_arrive = nvidia.cluster_barrier, nvidia.cluster_arrive

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from tilewright.attention_problem import Attention
 from tilewright.targets.nvidia import GpuTarget
 
-FORMATS = "bf16", "f16"
+FORMATS = ("bf16", "bf16"), ("f16", "f16"), ("e4m3fn", "bf16")    # in and out
 SIZES = range(32, 257, 32)          # of heads, and of their values
 ROWS, MOST_SPLITS = 64, 32           # of a warpgroup; parts of a tile, one for each lane that adds them up
 LEAST = 2.0**-100                   # of a factor: times the -inf of a masked score it is -inf, and of others nothing
@@ -20,7 +20,7 @@ _TEXT = re.compile(r"attention g(\d+) k(\d+) s(\d+)")
 class AttentionShape:
     """What a kernel is made for beside its plan.
 
-    format          of queries, keys, values and the result
+    format, out     of queries, keys and values, and of the result
     band            which keys a query sees: "", all; "causal", those up to its position and `after` it; "window", from
                     `before` its position on, too
     upper           positions begin at 0 in each sequence, rather than end at its last key
@@ -32,6 +32,7 @@ class AttentionShape:
     score, sinks, lse   as of `Attention`
     """
     format: str = "bf16"
+    out: str = "bf16"
     size: int = 128
     value_size: int = 128
     band: str = ""
@@ -93,8 +94,11 @@ def refusal(p: Attention, target: GpuTarget) -> str:
     """Why a target has no kernel for a problem, in a sentence; "" if it has one."""
     if "wgmma" not in target.instructions:
         return f"attention on NVIDIA's GPUs takes Hopper's tensor cores, and {target.name} has none"
-    if p.q not in FORMATS or p.kv != p.q or p.out != p.q or p.factors:
-        return f"attention on GPUs is of bf16 or f16 in, and the same out, not of {p.q}, {p.kv} and {p.out}"
+    if p.kv != p.q or (p.q, p.out) not in FORMATS:
+        return ("attention on GPUs is of bf16 or f16 in, and the same out, or of e4m3fn into bf16, not of "
+                f"{p.q}, {p.kv} and {p.out}")
+    if p.q == "e4m3fn" and (p.ragged or p.page or p.value_size > 128):
+        return "attention of e4m3fn on GPUs has no offsets and no pages, and values of up to 128 elements"
     if p.size not in SIZES or p.value_size not in SIZES:
         return f"heads on GPUs have a multiple of 32 elements up to 256, not {p.size} and {p.value_size}"
     if p.page % 8 or (p.page and p.page & (p.page - 1)):
@@ -120,7 +124,7 @@ def chosen(p: Attention, sms: int, lengths: bool, plan: AttentionPlan | None = N
            ) -> tuple[AttentionShape, AttentionPlan, int]:
     """Kernel, plan, and parts of a tile's keys."""
     band = "window" if p.before is not None else "causal" if p.after is not None else ""
-    shape = AttentionShape(p.q, p.size, p.value_size, band, p.upper and bool(band), lengths=lengths, ragged=p.ragged,
+    shape = AttentionShape(p.q, p.out, p.size, p.value_size, band, p.upper and bool(band), lengths=lengths, ragged=p.ragged,
                            page=p.page, score=p.score, sinks=p.sinks, lse=p.lse)
     if plan is None:
         plan = few_queries(p) or many_queries(p, band)
@@ -137,7 +141,7 @@ def chosen(p: Attention, sms: int, lengths: bool, plan: AttentionPlan | None = N
 
 def few_queries(p: Attention) -> AttentionPlan | None:
     """The plan where one warpgroup has all queries of the heads that share keys; None: there are more."""
-    if p.ragged or p.queries * p.group > ROWS:
+    if p.ragged or p.queries * p.group > ROWS or p.q == "e4m3fn":
         return None
     widest = max(p.size, p.value_size)
     return AttentionPlan(1, 128, 4) if widest <= 64 else AttentionPlan(1, 128, 3) if widest <= 128 else (
@@ -148,6 +152,8 @@ def many_queries(p: Attention, band: str) -> AttentionPlan:
     """For heads of up to 64 three warpgroups, whose softmax takes as long as the products, or two, of which tiles fit
     short sequences better: by the pairs that their tiles compute, and the rates that an H200 reached with each."""
     widest = max(p.size, p.value_size)
+    if p.q == "e4m3fn":
+        return AttentionPlan(2, 128, 4 if widest <= 128 else 2)
     if widest > 64:
         return AttentionPlan(2, 128 if widest <= 128 else 80 if widest <= 192 else 64)
     plans = {AttentionPlan(3, 128): 1.0, AttentionPlan(2, 128, 3): 0.8}

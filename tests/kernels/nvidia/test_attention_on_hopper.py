@@ -37,7 +37,7 @@ def run(queries, keys, batch=1, heads=1, group=1, size=64, value_size=None, grid
     call = checked(q, k, v, bias=score, **how)
     band = "" if after is None and before is None else "causal" if before is None else "window"
     plan = AttentionPlan.read(f"attention {plan}")
-    f = emit_attention(AttentionShape(format, size, value_size, band, packed=packed, split=splits > 1, lse=True,
+    f = emit_attention(AttentionShape(format, "bf16" if format == "e4m3fn" else format, size, value_size, band, packed=packed, split=splits > 1, lse=True,
                                       score=call.problem.score, **shape), plan)
     tiles = batch*(kv_heads if packed else heads) * -(-queries*max(packed, 1) // (64*plan.blocks))
     values = {"out": out, "out_row": value_size, "out_head": queries*value_size, "out_batch": heads*queries*value_size,
@@ -100,7 +100,7 @@ def test_score_functions(score):
 def test_assembled(size, band):
     """No spills, and no products that ptxas serialises: C7510 to C7518; C7519 is a fence more, which is free."""
     plan = nvidia_attention.many_queries(Attention(1, 1, 1, 4096, 4096, size, size), band)
-    _, said = assembled(emit_attention(AttentionShape("bf16", size, size, band), plan))
+    _, said = assembled(emit_attention(AttentionShape("bf16", "bf16", size, size, band), plan))
     assert re.search(r"\b0 bytes spill stores, 0 bytes spill loads", said), said
     assert not re.search(r"C751[0-8]|serialized", said), said
 

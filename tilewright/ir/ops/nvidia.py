@@ -278,6 +278,20 @@ def round_e4m3(k: Kernel, x: Value) -> Value:
     return k._op(ROUND_E4M3, i32, x)
 
 
+ROUND_E4M3_4 = Operation("round_e4m3_4", lambda low, t, x: low.asm(
+    "{ .reg .b16 low, high; cvt.rn.satfinite.e4m3x2.f32 low, $2, $1; cvt.rn.satfinite.e4m3x2.f32 high, $4, $3; "
+    "mov.b32 $0, {low, high}; }", low.type(t), "=r,f,f,f,f", *(low.b.extract_element(x, low.i32(e)) for e in range(4))),
+    lambda t, x: sum((_round_e4m3(t, y).astype(np.int64) << 8*e for e, y in enumerate(x))).astype(np.int32),
+    needs="fp8")
+
+
+def round_e4m3_4(k: Kernel, x: Value) -> Value:
+    """The e4m3fn nearest to four f32, as `round_e4m3` has them, in an i32, the first one in its lowest bits."""
+    if x.type != vec(f32, 4):
+        raise TypeError(f"round_e4m3_4 takes four f32, not {x.type}")
+    return k._op(ROUND_E4M3_4, i32, x)
+
+
 # ---- clusters: CTAs that run at once, by Kernel(cluster=(x, y, z)), meet, and read one another's shared memory
 
 # This thread has come, and what it did before is for all threads of the cluster to see (release); it goes on.

@@ -39,7 +39,7 @@ from tilewright.atoms.wgmma import DEPTH, Wgmma
 from tilewright.ir import Function, Kernel, Value, bf16, f16, f32, i32, i64, ptr
 from tilewright.ir.ops.pipelines import Mbarriers
 from tilewright.kernels.narrow import memory_type
-from tilewright.kernels.nvidia.attention_result import Result
+from tilewright.kernels.nvidia.attention_result import RAISED, Result
 from tilewright.kernels.nvidia.attention_scores import Scored, parameters
 from tilewright.kernels.nvidia.attention_tiles import Carried, Loads, Order, Ring, Sizes, Work
 from tilewright.kernels.nvidia.wgmma_products import Turns
@@ -48,6 +48,7 @@ from tilewright.plans.wgmma_rules import GROUP, WARPS
 
 REGISTERS = {2: (240, 24), 3: (160, 32)}    # of math and of loads, by the number of warpgroups; of one, as they are
 TYPES = {"bf16": bf16, "f16": f16}
+FACTORS: dict[str, Any] = {"factors": ptr(f32), "sequence": i64, "head": i64}
 
 
 def emit_attention(SHAPE: AttentionShape, PLAN: AttentionPlan, WARP: int = 32) -> Function:
@@ -63,10 +64,12 @@ def emit_attention(SHAPE: AttentionShape, PLAN: AttentionPlan, WARP: int = 32) -
         split       splits, workspace of (DV + 2) f32 for each row of a tile and part, counters, 0, of each tile
         lse         lse, and from head to head and sequence to sequence lse_head, lse_batch
         sinks       one f32 for each head
+        e4m3fn      q_factors, k_factors, v_factors: one f32 for each head (kv head) of a sequence, and distances
+                    from one to the next along both, q_sequence, q_head ...
     Grid: CTAs along x, not more than tiles.
     """
     s, shape = Sizes(SHAPE, PLAN), SHAPE
-    T = memory_type(shape.format)
+    T = memory_type(shape.out)
     more: dict[str, Any] = {"before": i32} if shape.band == "window" else {}
     more |= {"after": i32} if shape.band else {}
     more |= {"q_offsets": ptr(i32), "sequences": i32} if shape.ragged else {}
@@ -76,6 +79,7 @@ def emit_attention(SHAPE: AttentionShape, PLAN: AttentionPlan, WARP: int = 32) -
     more |= {"splits": i32, "workspace": ptr(f32), "counters": ptr(i32)} if shape.split else {}
     more |= {"lse": ptr(f32), "lse_head": i64, "lse_batch": i64} if shape.lse else {}
     more |= {"sinks": ptr(f32)} if shape.sinks else {}
+    more |= {f"{x}_{name}": t for x in "qkv" for name, t in FACTORS.items()} if s.EIGHT else {}
     more |= parameters(shape.score)
     more = {**s.maps, "out": ptr(T), "out_row": i64, "out_head": i64, "out_batch": i64, "queries": i32, "keys": i32,
             "heads": i32, "group": i32, "pairs": i32, "section": i32, "factor": f32, **more}
@@ -108,7 +112,7 @@ class _Parts:
         keys, values = Ring.new(k, "k_smem", s.keys, stages), Ring.new(k, "v_smem", s.values, stages)
         queries = Ring.new(k, "q_smem", s.queries, s.QUERY_STAGES*s.WARPGROUPS)
         turn = k.mbarriers("turn", s.WARPGROUPS) if s.WARPGROUPS > 1 else None
-        result = Result(k, g, s, TYPES[s.shape.format])
+        result = Result(k, g, s, TYPES[s.shape.out])
         k.init_mbarriers()
         return cls(k, g, s, k.thread[0], keys, values, queries, turn, Order(k, g, s), result)
 
@@ -154,9 +158,12 @@ class _Math:
         self.score = Wgmma(s.KEYS, shape.format, shape.format, "f32", s.queries.layout, s.keys.layout)
         self.value = Wgmma(shape.value_size, shape.format, shape.format, "f32", None, s.values.layout)
         self.scores, self.sums = (k.tile(1, atom.registers, f32) for atom in (self.score, self.value))
-        self.weights = k.tile(1, s.KEYS // 4, i32)          # P: pairs, as wgmma takes rows from registers
+        # what products with V are written to: sums, or what is then added to these
+        self.products = k.tile(1, self.value.registers, f32) if s.EIGHT else self.sums
+        self.weights = k.tile(1, s.KEYS // (8 if s.EIGHT else 4), i32)          # P, as wgmma takes rows from registers
         self.largest, self.total = k.tile(1, 2, f32), k.tile(1, 2, f32)         # of the row of each half
-        self.T = TYPES[shape.format]
+        self.shrink = k.tile(1, 2, f32)                     # of sums, before products of 8 bits are added
+        self.factor = k.variable(f32, 1.0) if s.EIGHT else None
         lane = self.t % 32
         self.row, self.column = self.t // 32 * 16 + lane // 4, lane % 4 * 2
         self.position = k.variable(i32, 0)
@@ -185,7 +192,7 @@ class _Math:
             after = number + k.cast(more, i32)
             parts.queries.empty.arrive(parts.of_queries(number, self.mine)[0], by="warp", turns=s.WARPGROUPS)
             self._turn_over(after, begin + now.count - 1, more)
-            parts.result.store(now, self.mine, self.t, self.sums, self.largest, self.total)
+            parts.result.store(now, self.mine, self.t, self.sums, self.largest, self.total, self._factor())
             work.set(order.work(after))
             self.position.set(begin + now.count)
             self._begin(work.get())
@@ -224,8 +231,8 @@ class _Math:
         k, s, values = self.k, self.s, self.parts.values
         stage = position % s.plan.stages
         for step in range(s.KEYS // self.value.k):
-            k.wgmma(self.value, self.sums, rows[4*step:4*step + 4],
-                    values.smem.at(stage, s.values.offset(0, step)), True)
+            k.wgmma(self.value, self.products, rows[4*step:4*step + 4],
+                    values.smem.at(stage, s.values.offset(0, step)), step > 0 or not s.EIGHT)
         k.wgmma_commit()
 
     def _first_scores(self, number: Value) -> None:
@@ -246,6 +253,10 @@ class _Math:
             self.largest[0, half], self.total[0, half] = -math.inf, 0
         for ij in self.sums.registers:
             self.sums[ij] = 0
+        if self.factor:
+            self.factor.set(self._of_heads(work))
+            for half in range(2):
+                self.shrink[0, half] = 1.0
         self._finish(work, self.k.constant(i32, 0), MASKED=True)
         self._softmax()
         self._pack()
@@ -257,7 +268,7 @@ class _Math:
             turns.wait()
         self._forget()
         rows = self._rows()
-        k.wgmma_fence(self.sums)
+        k.wgmma_fence(*([] if self.s.EIGHT else [self.sums]))
         self._start_scores(number, begin + p)
         parts.values.filled(begin + p - 1)
         self._start_sums(begin + p - 1, rows)
@@ -268,11 +279,21 @@ class _Math:
         self._finish(work, p, MASKED)
         shrink = self._softmax()
         self._stay()
-        k.wgmma_wait(0, self.sums)
+        k.wgmma_wait(0, self.products)
         parts.values.give_back(begin + p - 1)
         self._pack()
+        if self.s.EIGHT:
+            self._add_products()
+            self.shrink[0, 0], self.shrink[0, 1] = shrink
+            return
         for _, e in self.sums.registers:
             self.sums[0, e] = self.sums[0, e]*shrink[e // 2 % 2]
+
+    def _add_products(self) -> None:
+        """Add products of 8 bits to the sums."""
+        shrink = [self.shrink[0, half] for half in range(2)]
+        for _, e in self.sums.registers:
+            self.sums[0, e] = self.k.fma(self.sums[0, e], shrink[e // 2 % 2], self.products[0, e])
 
     def _turn_over(self, after: Value, last: Value, more: Value) -> None:
         """The products of a tile's last keys with V, at this position, and the first scores of tile `after`."""
@@ -286,7 +307,7 @@ class _Math:
             turns.wait()
         self._forget()
         rows = self._rows()
-        k.wgmma_fence(self.sums)
+        k.wgmma_fence(*([] if self.s.EIGHT else [self.sums]))
         self._start_scores(after, position)
         parts.values.filled(last)
         self._start_sums(last, rows)
@@ -294,13 +315,26 @@ class _Math:
             turns.end()
         k.wgmma_wait(1, self.scores)
         parts.keys.give_back(position)
-        k.wgmma_wait(0, self.sums)
+        k.wgmma_wait(0, self.products)
         parts.values.give_back(last)
+        if self.s.EIGHT:
+            self._add_products()
 
     def _forget(self) -> None:
-        """The scores of before are not needed."""
-        for ij in self.scores.registers:
-            self.scores[ij] = self.k.forgotten(self.k.constant(f32, 0))
+        """The scores of before are not needed, nor products that have been added up."""
+        for tile in (self.scores, self.products) if self.s.EIGHT else (self.scores,):
+            for ij in tile.registers:
+                tile[ij] = self.k.forgotten(self.k.constant(f32, 0))
+
+    def _factor(self) -> Value:
+        """What scores are multiplied by."""
+        return self.factor.get() if self.factor else self.g.factor
+
+    def _of_heads(self, work: Work) -> Value:
+        """The same, with the factors of queries and keys of this head."""
+        g, heads = self.g, (work.head, work.head // self.g.group)
+        q, k = (self.parts.result.factor(x, work, head) for x, head in zip("qk", heads))
+        return g.factor*q*k
 
     # ---- softmax
 
@@ -332,7 +366,7 @@ class _Math:
 
     def _softmax(self) -> list[Value]:
         """Scores become exp2(score*factor - largest*factor). The factors of what was added up before, for each half."""
-        k, factor = self.k, self.g.factor
+        k, factor = self.k, self._factor()
         shrink = []
         for half in range(2):
             mine = [e for _, e in self.scores.registers if e // 2 % 2 == half]
@@ -345,6 +379,7 @@ class _Math:
             self.largest[0, half] = most
             zero = k.select(most == -math.inf, 0.0, most)*factor        # a row that has seen no key yet
             shrink.append(k.exp2_approximate(k.fma(before, factor, -zero)))
+            zero = zero - RAISED if self.s.EIGHT else zero
             sums: list[Value] = []
             for e in mine:
                 x = k.exp2_approximate(k.fma(self.scores[0, e], factor, -zero))
@@ -375,6 +410,12 @@ class _Math:
 
     def _pack(self) -> None:
         k = self.k
+        if self.s.EIGHT:                                    # keys in the order of attention_values.py
+            for _, e in self.weights.registers:
+                first = e // 4 * 16 + e % 4 // 2 * 8 + e % 2 * 2
+                four = (self.scores[0, first + x] for x in (0, 1, 4, 5))
+                self.weights[0, e] = k.round_e4m3_4(k.pack(*four))
+            return
         for _, e in self.weights.registers:
             pair = k.pack(self.scores[0, 2*e], self.scores[0, 2*e + 1])
-            self.weights[0, e] = k.round_pair(pair, self.T)
+            self.weights[0, e] = k.round_pair(pair, TYPES[self.s.shape.format])

@@ -10,6 +10,7 @@ from tilewright.ir import Kernel, Tile, Type, Value, f32, i32, i64, vec
 from tilewright.kernels.nvidia.attention_tiles import Sizes, Work
 
 LOG2E = math.log2(math.e)
+RAISED = 8                  # powers of 2, of exponentials of 8 bits: the largest is 256
 LANES = 32                  # the most parts of a tile, too
 TOGETHER = 4                # parts whose sums are loaded at once
 
@@ -31,7 +32,8 @@ class Result:
         i, head = i + row // packed, row % packed
         return i, work.head*self.g.group + head, (i < work.queries) & (head < self.g.group)
 
-    def store(self, work: Work, warpgroup: Value, t: Value, sums: Tile, largest: Tile, total: Tile) -> None:
+    def store(self, work: Work, warpgroup: Value, t: Value, sums: Tile, largest: Tile, total: Tile, factor: Value
+              ) -> None:
         """The sums of thread t of the warpgroup."""
         k, s = self.k, self.s
         lane = t % LANES
@@ -45,7 +47,9 @@ class Result:
                 self._leave(work, warpgroup, row, lane, mine, largest[0, half], whole)
                 continue
             i, head, inside = self.place(work, warpgroup, row)
-            inverse = self._finished(work, i, head, inside & (lane % 4 == 0), largest[0, half], whole)
+            inverse = self._finished(work, i, head, inside & (lane % 4 == 0), largest[0, half], whole, factor)
+            if s.EIGHT:
+                inverse = inverse*self.factor("v", work, work.head // self.g.group)
             base = self._row(work, i, head)
             words = [k.round_pair(k.pack(mine[2*j]*inverse, mine[2*j + 1]*inverse), self.T)
                      for j in range(s.shape.value_size // 8)]
@@ -56,26 +60,34 @@ class Result:
         if s.shape.split:
             self._combine(work, t)
 
-    def _finished(self, work: Work, i: Value, head: Value, mine: Value, largest: Value, total: Value) -> Value:
+    def factor(self, x: str, work: Work, head: Value) -> Value:
+        """What numbers of 8 bits of this head of q, k or v are multiplied by."""
+        k, g = self.k, self.g
+        at = k.cast(work.sequence, i64)*getattr(g, f"{x}_sequence") + k.cast(head, i64)*getattr(g, f"{x}_head")
+        return k.load(getattr(g, f"{x}_factors") + at)
+
+    def _finished(self, work: Work, i: Value, head: Value, mine: Value, largest: Value, total: Value, factor: Value
+                  ) -> Value:
         """What sums are multiplied by; where it is `mine`, the logarithm of the sum is stored."""
         k, g, shape = self.k, self.g, self.s.shape
         nothing = largest == -math.inf
+        raised = 2.0**RAISED if self.s.EIGHT else 1.0
         if shape.sinks:
-            top = k.select(nothing, -math.inf, largest*g.factor)
+            top = k.select(nothing, -math.inf, largest*factor)
             sink = k.load(g.sinks + k.min(head, g.heads*g.group - 1 if shape.packed else head)) * LOG2E
             most = k.fmax(top, sink)
             most = k.select(most == -math.inf, 0.0, most)
             shrink = k.exp2_approximate(top - most)
-            total = total*shrink + k.exp2_approximate(sink - most)
+            total = total*shrink + k.exp2_approximate(sink - most)*raised
             inverse = k.select(total == 0.0, 0.0, shrink / total)
             nothing = total == 0.0
             power = most
         else:
             inverse = k.select(total == 0.0, 0.0, 1.0 / total)
-            power = largest*g.factor
+            power = largest*factor
         if shape.lse:
             at = g.lse + (k.cast(work.sequence, i64)*g.lse_batch + k.cast(head, i64)*g.lse_head + self._index(work, i))
-            k.store(at, k.select(nothing, -math.inf, power*(1 / LOG2E) + k.log(total)), mask=mine)
+            k.store(at, k.select(nothing, -math.inf, power*(1 / LOG2E) + k.log(total*(1 / raised))), mask=mine)
         return inverse
 
     def _index(self, work: Work, i: Value) -> Value:
@@ -156,7 +168,7 @@ class Result:
         share = k.exp2_approximate(mine*g.factor - base)
         share = k.select(mine == -math.inf, 0.0, share)
         whole = k.warp_sum(total*share)
-        inverse = self._finished(work, i, head, lane == 0, most, whole)
+        inverse = self._finished(work, i, head, lane == 0, most, whole, g.factor)
         self.shares.view(LANES, 1)[row, lane] = share*inverse
         k.warp_barrier()
         columns = range(0, DV, LANES*2)

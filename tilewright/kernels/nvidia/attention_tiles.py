@@ -57,7 +57,13 @@ class Sizes:
 
     @property
     def values(self) -> SmemTile:
-        return SmemTile(self.shape.format, False, self.shape.value_size, self.KEYS, 1, True, 1)
+        """With 8 bits the keys are contiguous, as products need them (attention_values.py)."""
+        return SmemTile(self.shape.format, self.EIGHT, self.shape.value_size, self.KEYS, 1, True, 1)
+
+    @property
+    def EIGHT(self) -> bool:
+        """Numbers of 8 bits: products with values are added up in other registers, as tensor cores keep few bits."""
+        return self.shape.format == "e4m3fn"
 
     @property
     def COPIED(self) -> int:
@@ -67,10 +73,11 @@ class Sizes:
     @property
     def maps(self) -> dict[str, TensorMap]:
         """Their dimensions: of q size, queries, heads, batch, or packed size, heads of a kv head, queries, kv heads,
-        batch; of k and v size, keys, kv heads, batch or pages."""
+        batch; of k and v size, keys, kv heads, batch or pages; of v of 8 bits keys, size, kv heads, batch."""
         q, packed = self.queries, self.shape.packed
         box = (q.ROW, packed, self.EACH, 1, 1) if packed else (q.ROW, M, 1, 1)
-        of = {name: TensorMap(x.TYPE, (x.ROW, self.COPIED, 1, 1), x.SWIZZLE)
+        rows = {"k": self.COPIED, "v": self.shape.value_size if self.EIGHT else self.COPIED}
+        of = {name: TensorMap(x.TYPE, (x.ROW, rows[name], 1, 1), x.SWIZZLE)
               for name, x in (("k", self.keys), ("v", self.values))}
         return {"q": TensorMap(q.TYPE, box, q.SWIZZLE), **of}
 
@@ -102,12 +109,12 @@ class Ring:
     def give_back(self, position: Value) -> None:
         self.empty.arrive(position % self.COUNT, by="warp")
 
-    def copy(self, map: Value, stage: Value, first: int, at: tuple[Any, ...]) -> None:
-        """Rows from row `first` of the tile on, of all blocks of the contiguous dimension; `at`: the other
-        coordinates."""
+    def copy(self, map: Value, stage: Value, first: int, at: tuple[Any, ...], start: Any = 0) -> None:
+        """Rows from row `first` of the tile on, of all blocks of the contiguous dimension from `start` on; `at`: the
+        other coordinates."""
         for block in range(self.tile.BYTES // self.tile.BLOCK):
             to = self.smem.at(stage, block*self.tile.BLOCK + first*self.tile.SWIZZLE)
-            self.full.load(to, map, (block*self.tile.ROW, *at), stage)
+            self.full.load(to, map, (start + block*self.tile.ROW, *at), stage)
 
 
 @dataclass(frozen=True)
@@ -280,6 +287,10 @@ class Loads:
         k, g, s, shape = self.k, self.g, self.s, self.s.shape
         stage = ring.refill(position)
         head = work.head if shape.packed else work.head // g.group
+        if s.EIGHT and ring.tile == s.values:
+            with k.when(k.elect()):
+                ring.copy(map, stage, 0, (0, head, work.sequence), tile*s.KEYS)
+            return
         for first in range(0, s.KEYS, s.COPIED):
             row, batch = tile*s.KEYS + first, work.sequence
             if shape.page:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from tilewright.runtime.gpu.product import Run
 
 HOPPER = "tilewright.kernels.nvidia.attention:emit_attention"
+VALUES = "tilewright.kernels.nvidia.attention_values:emit_values"
+FACTORS = "q_scale", "k_scale", "v_scale"
+BYTE = np.dtype(np.uint8)
 NO_END = 1 << 29                # of a band's side
 MINUS_INFINITY = 0xFF800000     # the bits of an f32
 I32 = np.dtype(np.int32)
@@ -33,8 +36,10 @@ def attention(engine: Engine, given: Mapping[str, Any], asked: Asked, out: Any) 
         raise NotImplementedError("attention runs on NVIDIA's GPUs and on CPUs, not on AMD's GPUs")
     run, looks = engine.begin(given, {"out": out})
     with run:
-        call = attending({name: looks[name].shadow if name in looks else np.asarray(x) for name, x in given.items()},
-                         asked, False)
+        seen = {name: looks[name].shadow if name in looks else np.asarray(x) for name, x in given.items()}
+        if any(name in seen for name in FACTORS):
+            seen = {name: run.number(np.float32(1), F32) for name in FACTORS if name not in seen} | seen
+        call = attending(seen, asked, False)
         if out is None:
             new, into = run.result(call.shape, call.dtype)
         else:
@@ -109,12 +114,16 @@ def _launch(run: Run, call: Attending, out: Array, lse: Array | None, plan: Atte
     heads, rows = p.kv_heads if shape.packed else p.heads, nvidia_attention.tiles_of(p, shape, plan)
     values: dict[str, Any] = {
         "q": _map(run, tiles["q"], _grouped(call.q, p.kv_heads) if shape.packed else call.q),
-        "k": _map(run, tiles["k"], call.k), "v": _map(run, tiles["v"], call.v), "out": out,
+        "k": _map(run, tiles["k"], call.k), "out": out,
         **dict(zip(("out_batch", "out_head", "out_row"), _strides(out))),
         "queries": p.queries, "keys": p.keys, "heads": heads, "group": p.group, "pairs": p.sequences*heads,
         "section": nvidia_attention.section(p, heads), "before": NO_END if p.before is None else p.before,
         "after": NO_END if p.after is None else p.after, "sequences": p.sequences, "splits": splits,
         "factor": nvidia_attention.factor(1.0 if shape.score else p.scale), "scale": p.scale, **_indices(run, call)}
+    if p.q != "e4m3fn":
+        values["v"] = _map(run, tiles["v"], call.v)
+    else:
+        values |= _factors(run, call) | {"v": _map(run, tiles["v"], _keys_contiguous(run, call.v))}
     if call.sinks is not None:
         values["sinks"] = run.typed(call.sinks, F32)
     if lse is not None:
@@ -125,6 +134,26 @@ def _launch(run: Run, call: Attending, out: Array, lse: Array | None, plan: Atte
         values |= _workspace(run, 4*rows*splits*nvidia_attention.ROWS*(p.value_size + 2), 4*rows)
     named = {x.name for x in function.parameters}
     run.launch(function, (min(rows*splits, run.on.target.sms),), {x: y for x, y in values.items() if x in named})
+
+
+def _factors(run: Run, call: Attending) -> dict[str, Any]:
+    """For q, k and v of 8 bits: one of 1 for all without."""
+    found, one = dict[str, Any](), None if call.factors else run.number(np.float32(1), F32)
+    for x, each in zip("qkv", call.factors or (np.broadcast_to(one, (1, 1)),) * 3):
+        strides = (s // 4 if n > 1 else 0 for n, s in zip(each.shape, each.strides))
+        found |= {f"{x}_factors": each, **dict(zip((f"{x}_sequence", f"{x}_head"), strides))}
+    return found
+
+
+def _keys_contiguous(run: Run, v: Array) -> Array:
+    """[sequences, kv heads, size, keys], as kernels/nvidia/attention_values.py has them."""
+    sequences, heads, keys, size = v.shape
+    row = -(-keys // 32) * 32
+    there, (by_sequence, by_head, by_key, _) = run.temporary((sequences, heads, size, row), BYTE), v.strides
+    run.launch(run.kernel(VALUES, SIZE=size), (-(-row * size // 128 // 256), heads, sequences), {
+        "v": v, "v_row": by_key, "v_head": by_head, "v_batch": by_sequence, "keys": keys, "heads": heads,
+        "target": there, "row": row})
+    return there
 
 
 def _indices(run: Run, call: Attending) -> dict[str, Any]:
