@@ -213,7 +213,8 @@ def main() -> None:
         rows.append({"size": p.size, "sequences": p.sequences, "heads": p.heads, "kv_heads": p.kv_heads,
                      "queries": p.queries, "keys": p.keys, "causal": p.after is not None, "score": p.score,
                      "format": p.q, "flops": p.flops, "kv_bytes": bytes, "median_s": seconds})
-        print(f"{p.q} D={p.size} {p.sequences}x{p.heads}x{p.queries}x{p.keys} {'causal' if p.after is not None else 'full'}: "
+        band = "causal" if p.after is not None else "full"
+        print(f"{p.q} D={p.size} {p.sequences}x{p.heads}x{p.queries}x{p.keys} {band}: "
               + "  ".join(f"{n} {r:.0f}" for n, r in rate.items())
               + f"  of the first peer {max(rate[x] for x in own) / others[0] if others else 0:.3f}", flush=True)
     if asked.out:

@@ -124,8 +124,8 @@ def chosen(p: Attention, sms: int, lengths: bool, plan: AttentionPlan | None = N
            ) -> tuple[AttentionShape, AttentionPlan, int]:
     """Kernel, plan, and parts of a tile's keys."""
     band = "window" if p.before is not None else "causal" if p.after is not None else ""
-    shape = AttentionShape(p.q, p.out, p.size, p.value_size, band, p.upper and bool(band), lengths=lengths, ragged=p.ragged,
-                           page=p.page, score=p.score, sinks=p.sinks, lse=p.lse)
+    shape = AttentionShape(p.q, p.out, p.size, p.value_size, band, p.upper and bool(band), lengths=lengths,
+                           ragged=p.ragged, page=p.page, score=p.score, sinks=p.sinks, lse=p.lse)
     if plan is None:
         plan = few_queries(p) or many_queries(p, band)
     if plan.blocks > 1 or p.ragged:

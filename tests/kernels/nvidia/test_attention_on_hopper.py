@@ -37,7 +37,7 @@ def run(queries, keys, batch=1, heads=1, group=1, size=64, value_size=None, grid
     call = checked(q, k, v, bias=score, **how)
     band = "" if after is None and before is None else "causal" if before is None else "window"
     plan = AttentionPlan.read(f"attention {plan}")
-    f = emit_attention(AttentionShape(format, "bf16" if format == "e4m3fn" else format, size, value_size, band, packed=packed, split=splits > 1, lse=True,
+    f = emit_attention(AttentionShape(format, format, size, value_size, band, packed=packed, split=splits > 1, lse=True,
                                       score=call.problem.score, **shape), plan)
     tiles = batch*(kv_heads if packed else heads) * -(-queries*max(packed, 1) // (64*plan.blocks))
     values = {"out": out, "out_row": value_size, "out_head": queries*value_size, "out_batch": heads*queries*value_size,

@@ -331,7 +331,7 @@ class _Math:
         return self.factor.get() if self.factor else self.g.factor
 
     def _of_heads(self, work: Work) -> Value:
-        """The same, with the factors of queries and keys of this head."""
+        """What they are multiplied by with the factors of queries and keys of this head."""
         g, heads = self.g, (work.head, work.head // self.g.group)
         q, k = (self.parts.result.factor(x, work, head) for x, head in zip("qk", heads))
         return g.factor*q*k

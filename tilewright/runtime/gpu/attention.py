@@ -38,7 +38,7 @@ def attention(engine: Engine, given: Mapping[str, Any], asked: Asked, out: Any) 
     with run:
         seen = {name: looks[name].shadow if name in looks else np.asarray(x) for name, x in given.items()}
         if any(name in seen for name in FACTORS):
-            seen = {name: run.number(np.float32(1), F32) for name in FACTORS if name not in seen} | seen
+            seen = {name: run.number(np.ones((), F32), F32) for name in FACTORS if name not in seen} | seen
         call = attending(seen, asked, False)
         if out is None:
             new, into = run.result(call.shape, call.dtype)
@@ -138,8 +138,11 @@ def _launch(run: Run, call: Attending, out: Array, lse: Array | None, plan: Atte
 
 def _factors(run: Run, call: Attending) -> dict[str, Any]:
     """For q, k and v of 8 bits: one of 1 for all without."""
-    found, one = dict[str, Any](), None if call.factors else run.number(np.float32(1), F32)
-    for x, each in zip("qkv", call.factors or (np.broadcast_to(one, (1, 1)),) * 3):
+    found, factors = dict[str, Any](), call.factors
+    if factors is None:
+        one = np.broadcast_to(run.number(np.ones((), F32), F32), (1, 1))
+        factors = one, one, one
+    for x, each in zip("qkv", factors):
         strides = (s // 4 if n > 1 else 0 for n, s in zip(each.shape, each.strides))
         found |= {f"{x}_factors": each, **dict(zip((f"{x}_sequence", f"{x}_head"), strides))}
     return found
