@@ -3,7 +3,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,10 +12,12 @@ from tilewright.plans.nvidia_attention import AttentionPlan
 from tilewright.rules.arguments import F32, Array
 from tilewright.rules.attending import Asked, Attending, attending, checked_outs
 from tilewright.runtime.gpu.arrays import HIP
+from tilewright.runtime.gpu.driver import Kept
 from tilewright.runtime.gpu.operands import address
-from tilewright.targets.tensor_maps import PIECE, Tile, TiledMap
+from tilewright.targets.tensor_maps import BYTES, PIECE, Tile, TiledMap
 
 if TYPE_CHECKING:
+    from tilewright.attention_problem import Attention
     from tilewright.runtime.gpu.engine import Engine
     from tilewright.runtime.gpu.product import Run
 
@@ -24,6 +25,7 @@ HOPPER = "tilewright.kernels.nvidia.attention:emit_attention"
 VALUES = "tilewright.kernels.nvidia.attention_values:emit_values"
 FACTORS = "q_scale", "k_scale", "v_scale"
 BYTE = np.dtype(np.uint8)
+AXES = "sequence", "head", "row", "column"      # of arrays of score functions, as attention_scores.AXES
 NO_END = 1 << 29                # of a band's side
 MINUS_INFINITY = 0xFF800000     # the bits of an f32
 I32 = np.dtype(np.int32)
@@ -108,44 +110,82 @@ def _readable(run: Run, x: Array) -> Array:
 
 def _launch(run: Run, call: Attending, out: Array, lse: Array | None, plan: AttentionPlan | None) -> None:
     p = call.problem
-    shape, plan, splits = nvidia_attention.chosen(p, run.on.target.sms, call.lengths is not None, plan)
-    function = run.kernel(HOPPER, SHAPE=shape, PLAN=plan)
-    tiles = {x.name: x.tile for x in function.parameters if x.tile is not None}
-    heads, rows = p.kv_heads if shape.packed else p.heads, nvidia_attention.tiles_of(p, shape, plan)
-    values: dict[str, Any] = {
-        "q": _map(run, tiles["q"], _grouped(call.q, p.kv_heads) if shape.packed else call.q),
-        "k": _map(run, tiles["k"], call.k), "out": out,
-        **dict(zip(("out_batch", "out_head", "out_row"), _strides(out))),
-        "queries": p.queries, "keys": p.keys, "heads": heads, "group": p.group, "pairs": p.sequences*heads,
-        "section": nvidia_attention.section(p, heads), "before": NO_END if p.before is None else p.before,
-        "after": NO_END if p.after is None else p.after, "sequences": p.sequences, "splits": splits,
-        "factor": nvidia_attention.factor(1.0 if shape.score else p.scale), "scale": p.scale, **_indices(run, call)}
-    if p.q != "e4m3fn":
-        values["v"] = _map(run, tiles["v"], call.v)
-    else:
-        values |= _factors(run, call) | {"v": _map(run, tiles["v"], _keys_contiguous(run, call.v))}
-    if call.sinks is not None:
-        values["sinks"] = run.typed(call.sinks, F32)
-    if lse is not None:
-        values |= {"lse": lse, **dict(zip(("lse_batch", "lse_head"), _strides(lse)))}
-    if shape.score:
-        values |= _beside(call)
-    if shape.split:
-        values |= _workspace(run, 4*rows*splits*nvidia_attention.ROWS*(p.value_size + 2), 4*rows)
-    named = {x.name for x in function.parameters}
-    run.launch(function, (min(rows*splits, run.on.target.sms),), {x: y for x, y in values.items() if x in named})
+    v = _keys_contiguous(run, call.v) if p.q == "e4m3fn" else call.v
+    given = {"out": out, "lse": lse, "sinks": None if call.sinks is None else run.typed(call.sinks, F32),
+             **_indices(run, call), **(_factors(run, call) if p.q == "e4m3fn" else {}),
+             **({f"of_{aux.name}": x for aux, x in zip(p.function.reads, call.reads)} if p.function else {})}
+    arrays = {each: x for each, x in given.items() if x is not None}
+    operands = call.q, call.k, v
+    key = (run.on.index, p, plan, *((x.shape, x.strides) for x in operands),
+           *((each, x.shape, x.strides) for each, x in arrays.items()))
+    found = ready.get(key, lambda: Ready(run, p, plan, operands, arrays))
+    found.launch(run, dict(zip("qkv", operands)), arrays)
+
+
+class Ready:
+    """A launch for calls of one kind, of which addresses are left open."""
+
+    def __init__(self, run: Run, p: Attention, plan: AttentionPlan | None, operands: tuple[Array, ...],
+                 arrays: dict[str, Array]) -> None:
+        shape, plan, splits = nvidia_attention.chosen(p, run.on.target.sms, "lengths" in arrays, plan)
+        function = run.kernel(HOPPER, SHAPE=shape, PLAN=plan)
+        named = {x.name: x for x in function.parameters}
+        heads, rows = p.kv_heads if shape.packed else p.heads, nvidia_attention.tiles_of(p, shape, plan)
+        values: dict[str, Any] = {
+            "queries": p.queries, "keys": p.keys, "heads": heads, "group": p.group, "pairs": p.sequences*heads,
+            "section": nvidia_attention.section(p, heads), "before": NO_END if p.before is None else p.before,
+            "after": NO_END if p.after is None else p.after, "sequences": p.sequences, "splits": splits,
+            "factor": nvidia_attention.factor(1.0 if shape.score else p.scale), "scale": p.scale, **_distances(arrays)}
+        q, k, v = operands
+        mapped = {"q": _grouped(q, p.kv_heads) if shape.packed else q, "k": k, "v": v}
+        self.maps = {each: (named[each].offset, _map(run, named[each].tile, x)) for each, x in mapped.items()}
+        self.words = {each: named[each].offset // 8 for each in (*arrays, "workspace", "counters") if each in named}
+        open_: dict[str, Any] = dict.fromkeys(self.words, 0) | {each: bytes(named[each].size) for each in self.maps}
+        grid = min(rows*splits, run.on.target.sms),
+        self.prepared = run.driver.Prepared(function, grid, {x: y for x, y in (values | open_).items() if x in named})
+        self.bytes = (4*rows*splits*nvidia_attention.ROWS*(p.value_size + 2), 4*rows) if shape.split else None
+        self.spare: list[Any] = []
+
+    def launch(self, run: Run, operands: dict[str, Array], arrays: dict[str, Array]) -> None:
+        """With these arrays, on the call's stream."""
+        try:
+            arguments = self.spare.pop()
+        except IndexError:
+            arguments = self.prepared.arguments()
+        for each, (at, made) in self.maps.items():
+            arguments.view[at:at + BYTES] = made(address(operands[each]))
+        for each, x in arrays.items():
+            arguments.words[self.words[each]] = address(x)
+        held = None
+        if self.bytes is not None:
+            held, *there = _workspace(run, *self.bytes)
+            arguments.words[self.words["workspace"]], arguments.words[self.words["counters"]] = there
+        self.prepared.attempt(run.stream, arguments)
+        self.spare.append(arguments)
+        del held
+
+
+ready: Kept[Ready] = Kept(1024)
+
+
+def _distances(arrays: dict[str, Array]) -> dict[str, int]:
+    """Of arrays beside the operands, in elements, by the names of parameters; 0 along an axis of one."""
+    axes = {"out": ("out_batch", "out_head", "out_row"), "lse": ("lse_batch", "lse_head"), "table": ("table_row",)}
+    axes |= {f"{x}_factors": (f"{x}_sequence", f"{x}_head") for x in "qkv"}
+    found = dict[str, int]()
+    for each, x in arrays.items():
+        names = axes.get(each) or tuple(f"{each}_{axis}" for axis in AXES)
+        found |= {axis: s // x.itemsize if n > 1 else 0 for axis, n, s in zip(names, x.shape, x.strides)}
+    return found
 
 
 def _factors(run: Run, call: Attending) -> dict[str, Any]:
     """For q, k and v of 8 bits: one of 1 for all without."""
-    found, factors = dict[str, Any](), call.factors
+    factors = call.factors
     if factors is None:
         one = np.broadcast_to(run.number(np.ones((), F32), F32), (1, 1))
         factors = one, one, one
-    for x, each in zip("qkv", factors):
-        strides = (s // 4 if n > 1 else 0 for n, s in zip(each.shape, each.strides))
-        found |= {f"{x}_factors": each, **dict(zip((f"{x}_sequence", f"{x}_head"), strides))}
-    return found
+    return {f"{x}_factors": each for x, each in zip("qkv", factors)}
 
 
 def _keys_contiguous(run: Run, v: Array) -> Array:
@@ -161,26 +201,22 @@ def _keys_contiguous(run: Run, v: Array) -> Array:
 
 def _indices(run: Run, call: Attending) -> dict[str, Any]:
     """Offsets, lengths and the table, as i32."""
-    given = {"q_offsets": call.q_offsets, "k_offsets": call.k_offsets, "lengths": call.lengths, "table": call.table}
-    found: dict[str, Any] = {name: run.typed(x, I32) for name, x in given.items() if x is not None}
-    return found | ({"table_row": found["table"].strides[0] // I32.itemsize} if "table" in found else {})
+    given = {"q_offsets": call.q_offsets, "k_offsets": None if call.problem.page else call.k_offsets,
+             "lengths": call.lengths, "table": call.table}
+    return {each: run.typed(x, I32) for each, x in given.items() if x is not None}
 
 
-def _workspace(run: Run, bytes: int, counters: int) -> dict[str, Any]:
-    """For one launch on the stream: memory, and counters of zeros, which it leaves so; and what is `held` for it."""
+def _workspace(run: Run, bytes: int, counters: int) -> tuple[Any, int, int]:
+    """For one launch on the stream: what is held until it is made, memory, and counters of zeros, which it leaves so.
+    """
     with run.on.current():
         kept = run.driver.workspaces
         found = kept.get(run.on, bytes, counters, run.stream, run.driver.Answers())
         if found is not None:
-            return {"workspace": found.workspace, "counters": found.counters, "held": found}
+            return found, found.workspace, found.counters
         memory, there = kept.recorded(run.on, bytes, counters, run.stream)
         run.blocks.append(memory)
-        return {"workspace": memory.pointer, "counters": there}
-
-
-def _strides(x: Array) -> tuple[int, ...]:
-    """In elements."""
-    return tuple(s // x.itemsize for s in x.strides)
+        return memory, memory.pointer, there
 
 
 def _grouped(q: Array, kv_heads: int) -> Array:
@@ -191,24 +227,7 @@ def _grouped(q: Array, kv_heads: int) -> Array:
                                            (s[0], s[1] * (heads // kv_heads), s[2], s[1], s[3]))
 
 
-def _beside(call: Attending) -> dict[str, Any]:
-    """Arrays of the score function, by the names of parameters."""
-    function, values = call.problem.function, dict[str, Any]()
-    assert function is not None
-    for aux, x in zip(function.reads, call.reads):
-        values[f"of_{aux.name}"] = x
-        strides = (s if n > 1 else 0 for n, s in zip(x.shape, _strides(x)))
-        values |= {f"of_{aux.name}_{axis}": s for axis, s in zip(("sequence", "head", "row", "column"), strides)}
-    return values
-
-
-def _map(run: Run, tile: Tile, x: Array) -> bytes:
-    """The map of an array whose last axis is contiguous."""
+def _map(run: Run, tile: Tile, x: Array) -> Any:
+    """What makes maps of arrays like this one, whose last axis is contiguous, from addresses."""
     strides = tuple(s if n > 1 else PIECE for n, s in zip(x.shape[-2::-1], x.strides[-2::-1]))   # of 1: does not count
-    made: bytes = _maps(run.driver, run.on.index, tile, x.shape[::-1], strides)(address(x))
-    return made
-
-
-@lru_cache(maxsize=256)
-def _maps(driver: Any, device: int, tile: Tile, dims: tuple[int, ...], strides: tuple[int, ...]) -> Any:
-    return driver.TensorMaps(TiledMap(tile, dims, strides), driver.device(device))
+    return run.driver.TensorMaps(TiledMap(tile, x.shape[::-1], strides), run.on)
