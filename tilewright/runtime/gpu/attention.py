@@ -169,7 +169,7 @@ ready: Kept[Ready] = Kept(1024)
 
 
 def _distances(arrays: dict[str, Array]) -> dict[str, int]:
-    """Of arrays beside the operands, in elements, by the names of parameters; 0 along an axis of one."""
+    """What lies between numbers of arrays beside the operands, in elements, by parameters; 0 along an axis of one."""
     axes = {"out": ("out_batch", "out_head", "out_row"), "lse": ("lse_batch", "lse_head"), "table": ("table_row",)}
     axes |= {f"{x}_factors": (f"{x}_sequence", f"{x}_head") for x in "qkv"}
     found = dict[str, int]()
