@@ -85,7 +85,7 @@ def eight_bits():
      {"causal": "upper left", "window": 30, "softcap": 5.0}),
     (tokens_first, {}), (beside, {"causal": True}), (ragged, {"causal": True}),
     (partial(pages, 1, 16), {"causal": True}), (partial(pages, 2, 256), {"causal": True}),
-    (at_any_distance, {"scale": -0.2}), (eight_bits, {"causal": True}),
+    (at_any_distance, {"scale": -0.2}), (eight_bits, {"causal": True, "softcap": 3.0}),
 ], ids=["window", "tokens first", "beside", "ragged", "pages", "long pages", "any distance", "8 bits"])
 def test_calls(monkeypatch, arrays, how):
     check(monkeypatch, arrays(), **how)

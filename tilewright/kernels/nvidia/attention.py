@@ -31,23 +31,20 @@ score       a traced function of scores (attention_problem.Score), evaluated on 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 from tilewright.atoms.wgmma import DEPTH, Wgmma
-from tilewright.ir import Function, Kernel, Value, bf16, f16, f32, i32, i64, ptr
-from tilewright.ir.ops.pipelines import Mbarriers
+from tilewright.ir import Function, Kernel, Value, f32, i32, i64, ptr
 from tilewright.kernels.narrow import memory_type
-from tilewright.kernels.nvidia.attention_result import RAISED, Result
+from tilewright.kernels.nvidia.attention_parts import REGISTERS, TYPES, Parts, load
+from tilewright.kernels.nvidia.attention_result import RAISED
 from tilewright.kernels.nvidia.attention_scores import Scored, parameters
-from tilewright.kernels.nvidia.attention_tiles import Carried, Loads, Order, Ring, Sizes, Work
+from tilewright.kernels.nvidia.attention_tiles import Carried, Sizes, Work
 from tilewright.kernels.nvidia.wgmma_products import Turns
 from tilewright.plans.nvidia_attention import AttentionPlan, AttentionShape
 from tilewright.plans.wgmma_rules import GROUP, WARPS
 
-REGISTERS = {2: (240, 24), 3: (160, 32)}    # of math and of loads, by the number of warpgroups; of one, as they are
-TYPES = {"bf16": bf16, "f16": f16}
 FACTORS: dict[str, Any] = {"factors": ptr(f32), "sequence": i64, "head": i64}
 
 
@@ -84,70 +81,18 @@ def emit_attention(SHAPE: AttentionShape, PLAN: AttentionPlan, WARP: int = 32) -
     more = {**s.maps, "out": ptr(T), "out_row": i64, "out_head": i64, "out_batch": i64, "queries": i32, "keys": i32,
             "heads": i32, "group": i32, "pairs": i32, "section": i32, "factor": f32, **more}
     k = Kernel(f"attention_{shape.name}_{PLAN.name}", threads=GROUP*(PLAN.blocks + 1), noalias=False, **more)
-    parts = _Parts.begun(k, SimpleNamespace(**dict(k.function.params)), s)
+    parts = Parts.begun(k, SimpleNamespace(**dict(k.function.params)), s)
     with k.role("math", warps=WARPS*PLAN.blocks):
         _Math(parts).run()
     with k.role("loads", warps=WARPS):
-        _load(parts)
+        load(parts)
     return k.function
-
-
-@dataclass(frozen=True)
-class _Parts:
-    """What both roles have."""
-    k: Kernel
-    g: SimpleNamespace
-    s: Sizes
-    t: Value
-    keys: Ring
-    values: Ring
-    queries: Ring                   # a stage for each warpgroup, once or twice
-    turn: Mbarriers | None
-    order: Order
-    result: Result
-
-    @classmethod
-    def begun(cls, k: Kernel, g: SimpleNamespace, s: Sizes) -> _Parts:
-        stages = s.plan.stages
-        keys, values = Ring.new(k, "k_smem", s.keys, stages), Ring.new(k, "v_smem", s.values, stages)
-        queries = Ring.new(k, "q_smem", s.queries, s.QUERY_STAGES*s.WARPGROUPS)
-        turn = k.mbarriers("turn", s.WARPGROUPS) if s.WARPGROUPS > 1 else None
-        result = Result(k, g, s, TYPES[s.shape.out])
-        k.init_mbarriers()
-        return cls(k, g, s, k.thread[0], keys, values, queries, turn, Order(k, g, s), result)
-
-    def of_queries(self, number: Value, warpgroup: Any) -> tuple[Value, Value]:
-        """Stage and parity of a warpgroup's queries of tile `number`."""
-        stages = self.s.QUERY_STAGES
-        return number % stages * self.s.WARPGROUPS + warpgroup, number // stages % 2
-
-
-def _load(parts: _Parts) -> None:
-    """The role that copies: one of its threads starts all copies."""
-    k, g, s, t = parts.k, parts.g, parts.s, parts.t
-    if s.WARPGROUPS in REGISTERS:
-        k.registers(REGISTERS[s.WARPGROUPS][1], more=False)
-    first_warp = t < GROUP*s.WARPGROUPS + k.warp
-    queries, position, loads = parts.queries, k.variable(i32, 0), Loads(k, g, s)
-    with parts.order.each(first_warp) as (number, work):
-        begin, last = position.get(), work.end - 1
-        for w in range(s.WARPGROUPS):
-            stage, parity = parts.of_queries(number, w)
-            queries.empty.wait(stage, parity ^ 1, sleep=True)
-            queries.full.arrive(stage, by="role", expect=s.queries.BYTES)
-            loads.queries(queries, stage, work, w)
-        loads.keys(parts.keys, begin, g.k, last, work)
-        with k.loop(work.count, start=1, unroll=False) as p:
-            loads.keys(parts.keys, begin + p, g.k, last - p, work)
-            loads.keys(parts.values, begin + p - 1, g.v, last - p + 1, work)
-        loads.keys(parts.values, begin + work.count - 1, g.v, work.first, work)
-        position.set(begin + work.count)
 
 
 class _Math:
     """A warpgroup's 64 rows."""
 
-    def __init__(self, parts: _Parts) -> None:
+    def __init__(self, parts: Parts) -> None:
         self.parts, self.k, self.g, self.s = parts, parts.k, parts.g, parts.s
         k, s, shape = self.k, self.s, self.s.shape
         if s.WARPGROUPS in REGISTERS:
@@ -328,13 +273,14 @@ class _Math:
 
     def _factor(self) -> Value:
         """What scores are multiplied by."""
-        return self.factor.get() if self.factor else self.g.factor
+        return self.factor.get() if self.factor and not self.scored else self.g.factor
 
     def _of_heads(self, work: Work) -> Value:
-        """What they are multiplied by with the factors of queries and keys of this head."""
+        """What scores are multiplied by before their function, or without one before they are powers, with the factors
+        of queries and keys of this head."""
         g, heads = self.g, (work.head, work.head // self.g.group)
         q, k = (self.parts.result.factor(x, work, head) for x, head in zip("qk", heads))
-        return g.factor*q*k
+        return (g.scale if self.scored else g.factor)*q*k
 
     # ---- softmax
 
@@ -349,7 +295,8 @@ class _Math:
             mine = [e for _, e in self.scores.registers if e // 2 % 2 == half]
             if self.scored:
                 columns = {e: j0 + (e // 4 * 8 + e % 2) for e in mine}
-                self.scored.change(self.scores, work, i, head, columns)
+                scale = self.factor.get() if self.factor else g.scale
+                self.scored.change(self.scores, scale, work, i, head, columns)
             if not MASKED:
                 continue
             last, first = work.keys - 1 - j0, None
