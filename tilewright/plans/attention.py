@@ -12,6 +12,28 @@ BLOCK = 14 << 10            # bytes of a block of scores, which with a strip's q
 BF16 = ("bf16", "e4m3fn", "i8")         # formats all numbers of which are bf16's
 
 
+FEW = {32: 8, 16: 4}        # queries of a kv head that go row by row, by vector registers
+PART = 1024                 # keys that a task of such rows takes; its results are combined in their order
+
+
+class RowsSpec(NamedTuple):
+    """What a kernel of kernels/cpu/attention_rows.py depends on. DIRECT: keys and values are read where they are."""
+    Q: str
+    KV: str
+    OUT: str
+    WORD: str
+    SIZE: int
+    VALUE_SIZE: int
+    ROWS: int
+    KEYS: int
+    PART: int
+    MASKED: bool
+    SINKS: bool
+    FACTORS: bool
+    DIRECT: bool
+    SCORE: str
+
+
 class Spec(NamedTuple):
     """What a kernel depends on. WORD: f32, f64, or bf16x2 for pairs of bf16; KEYS: of a block."""
     Q: str
@@ -33,6 +55,18 @@ def word(problem: Attention, target: CpuTarget) -> str:
         return "f64"
     pairs = problem.q in BF16 and problem.kv in BF16 and target.has("avx512bf16")
     return "bf16x2" if pairs else "f32"
+
+
+def rows_spec(problem: Attention, target: CpuTarget, contiguous: bool) -> RowsSpec | None:
+    """The kernel for few queries; None where strips of queries are multiplied. contiguous: the numbers of each key and
+    of each value lie side by side."""
+    p, rows = problem, problem.group * problem.queries
+    if p.ragged or rows > FEW.get(target.registers, 4) or not rows or (p.function is not None and p.function.reads):
+        return None
+    kind = "f64" if p.q == "f64" else "f32"
+    direct = p.kv == kind and not p.page and contiguous
+    return RowsSpec(p.q, p.kv, p.out, kind, p.size, p.value_size, rows, 4*target.lanes(8 if kind == "f64" else 4), PART,
+                    p.before is not None or p.after is not None, p.sinks, p.factors, direct, p.score)
 
 
 def spec(problem: Attention, target: CpuTarget) -> Spec:

@@ -115,20 +115,51 @@ def fields_of(call: Attending, result: Array, lse: Array | None) -> tuple[dict[s
 
 def _run(call: Attending, result: Array, lse: Array | None, threads: int, target: CpuTarget, on: Host) -> None:
     p = call.problem
+    contiguous = call.k.strides[-1] == call.k.itemsize and call.v.strides[-1] == call.v.itemsize
+    few = plans.rows_spec(p, target, contiguous)
+    if few is not None:
+        return _run_rows(call, few, result, lse, threads, target, on)
     spec, layout, strips = _planned(p, target, threads)
-    fields, kept = fields_of(call, result, lse)
     longest = int(sequences(call)[:, 1].max(initial=0))
     lanes = 2 * target.lanes(8 if spec.WORD == "f64" else 4)
     blocks = -(-p.group * longest // (lanes*strips))
     count = blocks * p.sequences * p.kv_heads
     if not count:
+        return None
+    fields, kept = fields_of(call, result, lse)
+    fields |= {"strips": strips, "blocks": blocks, "count": count}
+    return claimed(on, on.address("attention:emit_attention", target, *spec), fields, FIELDS,
+                   strips*layout.state_bytes + layout.shared_bytes, threads, kept)
+
+
+def _run_rows(call: Attending, spec: plans.RowsSpec, result: Array, lse: Array | None, threads: int, target: CpuTarget,
+              on: Host) -> None:
+    """Few queries: the keys of each kv head in parts."""
+    p = call.problem
+    parts = max(-(-int(sequences(call)[:, 3].max(initial=0)) // spec.PART), 1)
+    count = parts * p.sequences * p.kv_heads
+    if not count:
         return
-    each = strips*layout.state_bytes + layout.shared_bytes
-    team = on.reserve(min(threads, count))
+    dtype = formats.FORMATS[spec.WORD].dtype
+    lanes = target.lanes(dtype.itemsize)
+    size, value_size = (-(-x // lanes) * lanes for x in (spec.SIZE, spec.VALUE_SIZE))
+    partials = np.empty(count * spec.ROWS * (2*lanes + value_size), dtype)
+    counters = np.zeros(p.sequences * p.kv_heads, np.int64)
+    fields, kept = fields_of(call, result, lse)
+    fields |= {"count": count, "parts": parts, "partials": address(partials), "counters": address(counters)}
+    numbers = spec.ROWS*(size + spec.KEYS) + spec.KEYS*(size + value_size)
+    claimed(on, on.address("attention_rows:emit_rows", target, *spec), fields, jobs.ATTENTION_ROWS,
+            -(-numbers * dtype.itemsize // 64) * 64, threads, [partials, counters, *kept])
+
+
+def claimed(on: Host, function: int, fields: dict[str, Any], names: tuple[str, ...], each: int, threads: int,
+            kept: list[Any]) -> None:
+    """Run tasks, which threads claim, each of which has so many bytes. `kept`: what the job points to."""
+    team = on.reserve(min(threads, fields["count"]))
     space = on.take(team * each)
-    fields |= {"strips": strips, "blocks": blocks, "count": count, "space": space.address, "space_step": each}
+    fields |= {"space": space.address, "space_step": each}
     try:
-        run(on, on.address("attention:emit_attention", target, *spec), fields, FIELDS, team)
+        run(on, function, fields, names, team)
     finally:
         on.give(space)
         kept.clear()
@@ -136,7 +167,7 @@ def _run(call: Attending, result: Array, lse: Array | None, threads: int, target
 
 def run(on: Host, function: int, fields: dict[str, Any], names: tuple[str, ...], team: int) -> None:
     """A function whose every part claims tasks until none is left."""
-    job = (ctypes.c_int64 * len(names))(*(fields[name] for name in names))
+    job = (ctypes.c_int64 * len(names))(*(fields.get(name, 0) for name in names))
     if team > 1:
         on.run_parts(function, ctypes.addressof(job), team, team, team)
     else:

@@ -14,7 +14,7 @@ from tilewright.plans.attention import Layout, Spec
 from tilewright.rules.arguments import Array
 from tilewright.rules.attending import Attending
 from tilewright.runtime.cpu import pool
-from tilewright.runtime.cpu.attention import extended, fields_of, run, sequences
+from tilewright.runtime.cpu.attention import claimed, extended, fields_of, sequences
 from tilewright.runtime.cpu.host import Host, host
 from tilewright.runtime.cpu.layout import address
 from tilewright.targets import CpuTarget
@@ -67,7 +67,7 @@ def _run(call: Attending, side: str, results: tuple[Array, ...], lse: Array, del
     p = call.problem
     spec, layout = _planned(p, target)
     plain, kept = fields_of(call, by_out, lse)
-    fields: dict[str, Any] = dict.fromkeys(FIELDS, 0) | plain
+    fields: dict[str, Any] = {**plain}
     for name, x, letters in (("do", by_out, "shid"), *zip("gh", results, ("shi", "shi"))):
         fields[f"{name}_at"] = address(x)
         for letter, stride in zip(letters, x.strides):
@@ -84,12 +84,6 @@ def _run(call: Attending, side: str, results: tuple[Array, ...], lse: Array, del
     count = blocks * p.sequences * p.kv_heads
     if not count:
         return
-    each = strips*layout.state_bytes + layout.shared_bytes
-    team = on.reserve(min(threads, count))
-    space = on.take(team * each)
-    fields |= {"strips": strips, "blocks": blocks, "count": count, "space": space.address, "space_step": each}
-    try:
-        run(on, on.address("attention_gradients:emit_gradients", target, side, *spec), fields, FIELDS, team)
-    finally:
-        on.give(space)
-        kept.clear()
+    fields |= {"strips": strips, "blocks": blocks, "count": count}
+    claimed(on, on.address("attention_gradients:emit_gradients", target, side, *spec), fields, FIELDS,
+            strips*layout.state_bytes + layout.shared_bytes, threads, kept)

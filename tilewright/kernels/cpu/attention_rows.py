@@ -1,0 +1,249 @@
+"""Attention of few queries by many keys: keys and values are read once, where they are, by vectors along their size.
+
+A task is a *part* of the keys of a kv head, PART of them at the most, with all of its queries (ROWS: of the query heads
+that share the kv head). It leaves, for each row, the maximum of its scores, the sum of powers and sums of values; the
+last part to be done of a kv head combines all parts, in their order, and stores the result.
+
+    for j0: keys of the part, KEYS at a time
+      scores[row, KEYS] = sums of lanes of K[j] * Q[row]        a shuffle tree for V keys at a time
+      powers = exp(scores - maximum)
+      O[row] = O[row] exp(old maximum - maximum) + powers V     sums in registers
+"""
+from __future__ import annotations
+
+import math
+from typing import Any
+from zlib import crc32
+
+from tilewright.attention_problem import SCORE, score_of
+from tilewright.formats import FORMATS
+from tilewright.ir import Function, Kernel, Value, f64, i8, i32, i64, ptr, vec
+from tilewright.ir.elementary import exp_below
+from tilewright.kernels.cpu import attention_parts as parts, jobs
+from tilewright.kernels.cpu.attention_parts import TYPES
+from tilewright.kernels.cpu.dot_tiles import in_order
+from tilewright.kernels.cpu.pool import job_fields
+from tilewright.kernels.expression import recorded
+from tilewright.kernels.narrow import memory_type, narrowed
+from tilewright.plans.attention import RowsSpec
+from tilewright.targets.cpu import CpuTarget
+
+JOB = jobs.ATTENTION_ROWS
+
+
+def emit_rows(target: CpuTarget, *fields: Any) -> Function:
+    """rows(job, tid): what thread `tid` of any team does. `fields`: of a RowsSpec."""
+    spec = RowsSpec(*fields)
+    named = f"attention_rows_{crc32(repr(spec).encode()):08x}"
+    task = _Part(target, spec, f"{named}_part")
+    k = Kernel(named, noalias=False, job=ptr(i8), tid=i64)
+    job, tid = k.args
+    g = job_fields(k, job, JOB, i8, space=i8)
+    claimed = (job + jobs.offsets(JOB)["claimed"]).as_(i64)
+    own = g.space + tid*g.space_step
+    index = k.variable(i64, k.atomic_add(claimed, 1, "monotonic"))
+    with k.while_(lambda: index.get() < g.count):
+        k.call(task.k.function, job, index.get(), own)
+        index.set(k.atomic_add(claimed, 1, "monotonic"))
+    return k.function
+
+
+class _Part:
+    """Records the work of one part of the keys of a kv head."""
+
+    def __init__(self, target: CpuTarget, spec: RowsSpec, name: str) -> None:
+        self.spec, self.T, self.M = spec, TYPES[spec.WORD], memory_type(spec.KV)
+        self.V = target.lanes(self.T.bytes)
+        self.VT, self.KEYS = vec(self.T, self.V), spec.KEYS
+        self.W, self.WV = (-(-x // self.V) * self.V for x in (spec.SIZE, spec.VALUE_SIZE))
+        self.staged = parts.emit_stage(target, spec.KV, spec.WORD)
+        self.of_q = self.staged if spec.Q == spec.KV else parts.emit_stage(target, spec.Q, spec.WORD)
+        self.score = score_of(spec.SCORE) if spec.SCORE else None
+        k = self.k = Kernel(name, noalias=False, job=ptr(i8), index=i64, space=ptr(i8))
+        job, index, space = k.args
+        types = dict.fromkeys(("k_at", "v_at"), self.M) | {"q_at": memory_type(spec.Q), "out_at": memory_type(spec.OUT)}
+        g = self.g = job_fields(k, job, JOB, self.T, **types, lse_at=self.T, sinks=self.T, q_scales=self.T,
+                                k_scales=self.T, v_scales=self.T, rows=i64, table=i64, partials=self.T, counters=i64)
+        self.scale = k.cast(k.field(job, jobs.offsets(JOB)["scale"], f64), self.T)
+        self.space, self.place, self.part = space.as_(self.T), index // g.parts, index % g.parts
+        self.sequence, self.kv_head = self.place // g.kv_heads, self.place % g.kv_heads
+        row = g.rows + self.sequence * len(jobs.SEQUENCE)
+        self.queries, self.keys = row[1], row[3]
+        self.shift = k.select(g.upper != 0, 0, self.keys - self.queries)
+        self.SIZE = 2*self.V + self.WV              # numbers that a row of a part leaves
+        self.own = g.partials + index*(spec.ROWS * self.SIZE)
+        self.record()
+
+    def record(self) -> None:
+        k, g, V = self.k, self.g, self.V
+        rows = self.memory("q")
+        for r in range(self.spec.ROWS):
+            head, query = self.head_and_query(r)
+            source = g.q_at + (self.sequence*g.q_s + head*g.q_h + query*g.q_i)
+            k.call(self.of_q, source, g.q_d, k.constant(i64, self.spec.SIZE), rows + r*self.W)
+            at = self.own + r*self.SIZE
+            k.store(at, k.constant(self.VT, -math.inf), self.T.bytes)
+            for c in range(V, self.SIZE, V):
+                k.store(at + c, k.constant(self.VT, 0), self.T.bytes)
+        low, high = self.ends(k.constant(i64, 0))[0], self.ends(self.queries - 1)[1]
+        first = k.max(self.part * self.spec.PART, low // self.KEYS * self.KEYS)
+        last = k.min(k.min(self.part*self.spec.PART + self.spec.PART, self.keys), high + 1)
+        with k.loop(last, first, self.KEYS) as j0:
+            self.block(j0, k.min(last - j0, self.KEYS))
+        with k.when(k.atomic_add(g.counters + self.place, 1, "acq_rel") == g.parts - 1):
+            for r in range(self.spec.ROWS):
+                self.combine(r)
+
+    def memory(self, name: str) -> Value:
+        """This thread's, by what it has."""
+        sizes = {"q": self.spec.ROWS*self.W, "scores": self.spec.ROWS*self.KEYS, "keys": self.KEYS*self.W,
+                 "values": self.KEYS*self.WV}
+        return self.space + sum(size for other, size in sizes.items() if [*sizes].index(other) < [*sizes].index(name))
+
+    def head_and_query(self, r: int) -> tuple[Value, Value]:
+        row = self.k.constant(i64, r)
+        return self.kv_head*(self.g.heads // self.g.kv_heads) + row // self.queries, row % self.queries
+
+    def ends(self, query: Value) -> tuple[Value, Value]:
+        """The first and the last key that a query sees."""
+        k, g, i = self.k, self.g, query + self.shift
+        return k.min(k.max(i - g.before, 0), self.keys), k.max(k.min(i + g.after, self.keys - 1), -1)
+
+    def row_at(self, name: str, j: Value) -> Value:
+        """Where the numbers of a key or a value are."""
+        k, g = self.k, self.g
+        sequence, line = k.variable(i64, self.sequence), k.variable(i64, j)
+        with k.when(g.page != 0):
+            sequence.set(g.table[self.sequence*g.table_s + j // g.page])
+            line.set(j % g.page)
+        step_s, step_h, step_j = (getattr(g, f"{name}_{x}") for x in "shj")
+        return getattr(g, f"{name}_at") + (sequence.get()*step_s + self.kv_head*step_h + line.get()*step_j)
+
+    def block(self, j0: Value, n: Value) -> None:
+        k, g, spec = self.k, self.g, self.spec
+        if spec.DIRECT:
+            key, value, steps = self.row_at("k", j0), self.row_at("v", j0), (g.k_j, g.v_j)
+        else:
+            key, value = self.memory("keys"), self.memory("values")
+            steps = (k.constant(i64, self.W), k.constant(i64, self.WV))
+            with k.loop(n) as j:
+                k.call(self.staged, self.row_at("k", j0 + j), g.k_d, k.constant(i64, spec.SIZE), key + j*self.W)
+                k.call(self.staged, self.row_at("v", j0 + j), g.v_d, k.constant(i64, spec.VALUE_SIZE),
+                       value + j*self.WV)
+        for r in range(spec.ROWS):
+            self.scored(r, j0, n, key, steps[0])
+        each = max(min(24 // (self.WV // self.V), spec.ROWS), 1)
+        for begin in range(0, spec.ROWS, each):
+            self.added(range(begin, min(begin + each, spec.ROWS)), n, value, steps[1])
+
+    def vectors(self, at: Value, size: int, width: int) -> list[Value]:
+        """The numbers of a row as vectors; what is beyond them is 0."""
+        k, V, found = self.k, self.V, []
+        for c in range(0, width, V):
+            left = size - c
+            mask = None if left >= V or not self.spec.DIRECT else k.lanes_below(k.opaque(k.constant(i64, left)), V)
+            found.append(k.load(at + c, self.VT, self.T.bytes, mask))
+        return found
+
+    def scored(self, r: int, j0: Value, n: Value, key: Value, step: Value) -> None:
+        """Powers of a row's scores of a block in place of these, and its maximum, sum and values by the new maximum."""
+        k, g, V, spec, state = self.k, self.g, self.V, self.spec, self.own + r*self.SIZE
+        scores = self.memory("scores") + r*self.KEYS
+        head, query = self.head_and_query(r)
+        low, high = self.ends(query)
+        own = self.memory("q") + r*self.W
+        scale = self.scale
+        if spec.FACTORS:
+            scale = scale * g.q_scales[self.sequence*g.heads + head] * g.k_scales[self.place]
+        largest = k.tile(1, 1, self.VT, zero=False)
+        largest[0, 0] = k.load(state, self.VT, self.T.bytes)
+        with k.loop(k.ceil_div(n, V)) as t:
+            q = [k.load(own + c, self.VT, self.T.bytes) for c in range(0, self.W, V)]
+            dots = []
+            for e in range(V):
+                row = key + k.min(t*V + e, n - 1)*step
+                x = self.vectors(row, spec.SIZE, self.W)
+                total = x[0] * q[0]
+                for c in range(1, len(q)):
+                    total = k.fma(x[c], q[c], total)
+                dots.append(total)
+            y, = in_order(k, dots, 16 // self.T.bytes)
+            y = y * k.broadcast(scale, V)
+            first = j0 + t*V
+            if self.score:
+                numbers = [first + e for e in range(V)]
+                j = k.pack(*(k.cast(x, i32) for x in numbers))
+                y, = recorded(k, self.score.expression, dict(zip(SCORE, (
+                    y, *(k.broadcast(k.cast(x, i32), V) for x in (query + self.shift,)), j,
+                    k.broadcast(k.cast(head, i32), V)))), self.T)
+            y = k.select(k.lanes_below(k.max(k.min(high + 1 - first, V), 0), V), y, -math.inf)
+            if spec.MASKED:
+                y = k.select(k.lanes_below(k.max(k.min(low - first, V), 0), V), k.constant(self.VT, -math.inf), y)
+            k.store(scores + t*V, y, self.T.bytes)
+            largest[0, 0] = k.max(largest[0, 0], y)
+        most, size = largest[0, 0], V // 2
+        while size:
+            most = k.max(most, k.shuffle(most, most, [e ^ size for e in range(V)]))
+            size //= 2
+        base = k.select(most == -math.inf, 0.0, most)
+        factor = exp_below(k, k.load(state, self.VT, self.T.bytes) - base)
+        k.store(state, most, self.T.bytes)
+        sums = k.tile(1, 1, self.VT)
+        with k.loop(k.ceil_div(n, V)) as t:
+            p = exp_below(k, k.load(scores + t*V, self.VT, self.T.bytes) - base)
+            k.store(scores + t*V, p, self.T.bytes)
+            sums[0, 0] = sums[0, 0] + p
+        k.store(state + V, k.fma(k.load(state + V, self.VT, self.T.bytes), factor, sums[0, 0]), self.T.bytes)
+        for c in range(2*V, self.SIZE, V):
+            k.store(state + c, k.load(state + c, self.VT, self.T.bytes) * factor, self.T.bytes)
+
+    def added(self, rows: range, n: Value, value: Value, step: Value) -> None:
+        """Sums of values of some rows += powers by values of a block."""
+        k, V = self.k, self.V
+        acc = k.tile(len(rows), self.WV // V, self.VT, zero=False)
+        places = {(i, c): self.own + (r*self.SIZE + (2 + c)*V) for i, r in enumerate(rows) for c in range(acc.cols)}
+        for ij, at in places.items():
+            acc[ij] = k.load(at, self.VT, self.T.bytes)
+        with k.loop(n) as j:
+            x = self.vectors(value + j*step, self.spec.VALUE_SIZE, self.WV)
+            for i, r in enumerate(rows):
+                p = k.broadcast(self.memory("scores")[k.constant(i64, r*self.KEYS) + j], V)
+                for c in range(acc.cols):
+                    acc[i, c] = k.fma(p, x[c], acc[i, c])
+        for ij, at in places.items():
+            k.store(at, acc[ij], self.T.bytes)
+
+    def combine(self, r: int) -> None:
+        """The result of a row from its parts, in their order."""
+        k, g, V, spec = self.k, self.g, self.V, self.spec
+        head, query = self.head_and_query(r)
+        first = g.partials + (self.place*g.parts*(spec.ROWS*self.SIZE) + r*self.SIZE)
+        step = spec.ROWS * self.SIZE
+        start = k.broadcast(g.sinks[head], V) if spec.SINKS else k.constant(self.VT, -math.inf)
+        most = k.tile(1, 1, self.VT, zero=False)
+        most[0, 0] = start
+        with k.loop(g.parts) as part:
+            most[0, 0] = k.max(most[0, 0], k.load(first + part*step, self.VT, self.T.bytes))
+        base = k.select(most[0, 0] == -math.inf, 0.0, most[0, 0])
+        sums, out = k.tile(1, 1, self.T), k.tile(1, self.WV // V, self.VT)
+        sums[0, 0] = exp_below(k, start - base)[0] if spec.SINKS else k.constant(self.T, 0.0)
+        with k.loop(g.parts) as part:
+            at = first + part*step
+            factor = exp_below(k, k.load(at, self.VT, self.T.bytes) - base)
+            sums[0, 0] = k.fma(k.sum(k.load(at + V, self.VT, self.T.bytes)), factor[0], sums[0, 0])
+            for c in range(out.cols):
+                out[0, c] = k.fma(k.load(at + (2 + c)*V, self.VT, self.T.bytes), factor, out[0, c])
+        total = sums[0, 0]
+        inverse = k.select(total == 0.0, 0.0, 1.0 / total)
+        if spec.FACTORS:
+            inverse = inverse * g.v_scales[self.place]
+        to, M = g.out_at + (self.sequence*g.out_s + head*g.out_h + query*g.out_i), memory_type(spec.OUT)
+        for c in range(out.cols):
+            left = spec.VALUE_SIZE - c*V
+            mask = None if left >= V else k.lanes_below(k.opaque(k.constant(i64, left)), V)
+            y = out[0, c] * k.broadcast(inverse, V)
+            y = y if FORMATS[spec.OUT].bits >= self.T.bits else narrowed(k, y, spec.OUT)
+            k.store(to + c*V, k.cast(y, vec(M, V)), M.bytes, mask)
+        with k.when(g.wants_lse != 0):
+            k.store(g.lse_at + (self.sequence*g.lse_s + head*g.lse_h + query*g.lse_i),
+                    most[0, 0][0] + k.log(k.broadcast(total, V))[0])
