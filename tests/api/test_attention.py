@@ -12,6 +12,9 @@ import pytest
 import tilewright as tw
 from tests.fuzz import driver
 from tests.helpers.attention import checked, expected
+from tilewright.runtime.cpu.attention import attend
+from tilewright.simulator.memory import AddressSpace
+from tilewright.simulator.product import SimulatedHost
 
 CASES = 3
 
@@ -25,6 +28,19 @@ def test_a_case_of_the_fuzzer(number: int) -> None:
 def arrays(*shapes: tuple[int, ...]) -> list[np.ndarray]:
     rng = np.random.default_rng(1)
     return [rng.normal(size=shape).astype(np.float32) for shape in shapes]
+
+
+@pytest.mark.parametrize(("queries", "how"), [(9, {"causal": True, "softcap": 2.0}), (1, {})])
+def test_simulated_kernels_leave_the_bits_of_machine_code(queries: int, how: dict[str, Any]) -> None:
+    """Every access is inside of an array there, and strips of 9 queries and single rows are both run."""
+    q, k, v = arrays((2, queries, 8), (1, 20, 8), (1, 20, 5))
+    call = checked(q, k, v, return_lse=True, **how)
+    target = tw.target("avx2").extended
+    simulated = attend(call, threads=1, target=target, on=SimulatedHost(AddressSpace()))
+    if not target.runnable:
+        pytest.skip("this machine has no AVX2")
+    for x, y in zip(simulated, attend(call, threads=1, target=target)):
+        assert x.tobytes() == y.tobytes()
 
 
 def test_rows_that_see_nothing_are_0_and_nan_and_inf_stay_in_their_rows() -> None:

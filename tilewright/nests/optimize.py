@@ -20,6 +20,7 @@ from tilewright.ir import Function
 from tilewright.nests.domain import check
 from tilewright.nests.given import arguments
 from tilewright.nests.nest import LoopNest, Refused, refuse
+from tilewright.nests.products.online import Online, fused
 from tilewright.nests.products.parts import Part, parts
 from tilewright.nests.products.pieces import BLOCK, boxes
 from tilewright.nests.products.product import Product
@@ -38,7 +39,8 @@ VERIFIED: set[tuple[Any, ...]] = set()          # nests with the sentences of th
 
 
 def optimize(f: Callable[..., Any] | Loops | Function, *args: Any, grid: int | Sequence[int] | None = None,
-             target: Any = None, search: bool = True, timed: bool = True, progress: bool = False) -> Optimized:
+             target: Any = None, search: bool = True, timed: bool = True, progress: bool = False,
+             temporary: Sequence[str] = ()) -> Optimized:
     """The loops of a function for arguments like these, as fast as tilewright knows how to compute them.
 
         fast = tw.optimize(three_loops, A, B, C)
@@ -56,6 +58,7 @@ def optimize(f: Callable[..., Any] | Loops | Function, *args: Any, grid: int | S
     search      False: loops that are no contraction run as they are written, which takes no time to find out
     timed       False: their schedules are ranked by estimates, and not timed
     progress    True: a bar on standard error while schedules are timed
+    temporary   names of arrays that nobody reads afterwards, as scores S of softmax(Q K^T) V (docs/attention.md)
 
     Contractions become tilewright.matmul, contract and einsum with what comes before and after them as functions of
     operands and epilogues, on the CPU or GPU that has the arrays. What they compute is compared with the loops on small
@@ -64,8 +67,7 @@ def optimize(f: Callable[..., Any] | Loops | Function, *args: Any, grid: int | S
     is NaN. Other loops get the fastest schedule of those that rules find (docs/loops.md); it is kept with the results
     of tilewright.tune. `print` says what was seen, what is called, and of loops that remain why.
 
-    Refused, a TypeError with the line, for what loops may not contain, and where a subscript may be outside of its
-    array.
+    Refused, a TypeError with the line, for what loops may not contain, and subscripts that may be outside of an array.
     """
     args = tuple([np.ones(x, np.float32) if _is_shape(x) else x for x in args])
     if isinstance(f, Function):
@@ -81,7 +83,7 @@ def optimize(f: Callable[..., Any] | Loops | Function, *args: Any, grid: int | S
             raise TypeError(f"{python.__name__}{inspect.signature(python)} is given {len(args)} arguments")
         given = look(names, args)
         nest = read(python, [kind(name, x) for name, x in zip(names, given.seen)])
-    found = Optimized(nest, given, target)
+    found = Optimized(nest, given, target, temporary=tuple(temporary))
     if isinstance(f, Function):
         found.smaller = lambda shapes, sizes: ((_in_order(n), *more) for n, *more in launches.smaller(
             f, 1 if grid is None else grid, shapes, sizes))
@@ -147,13 +149,22 @@ class Step:
         return f"{self.products[0]}{blocks}: {self.products[0].how}"
 
 
+class Fused(Step):
+    """All statements of a nest as one reduction (products/online.py)."""
+
+    def __init__(self, nest: LoopNest, found: Online) -> None:
+        self.part, self.products, self.nest = Part([], sources=nest.statements), [found], nest    # type: ignore[list-item]
+        self.loops, self.found, self.here = None, None, True
+
+
 class Optimized:
     """A function's loops as calls, for arguments of given shapes and strides: `optimized(*args)` computes what the
     function does. `print` says what was recognised, how it is computed, and why what remains loops does."""
 
-    def __init__(self, nest: LoopNest, given: Given, target: Any = None, block: int = BLOCK, without: str = "") -> None:
+    def __init__(self, nest: LoopNest, given: Given, target: Any = None, block: int = BLOCK, without: str = "",
+                 temporary: tuple[str, ...] = ()) -> None:
         """`without`: why no product is looked for."""
-        self.nest = nest
+        self.nest, self.temporary = nest, temporary
         self._known: Any = ()           # arrays of an earlier call
         self.smaller: Callable[..., Any] = lambda shapes, sizes: (
             (nest, *more) for more in verified.smaller(nest, shapes, sizes))
@@ -177,7 +188,13 @@ class Optimized:
         else:
             found = parts(nest, self.sizes,
                           lambda a, b: a == b or ((a, b) not in self.apart and (b, a) not in self.apart))
+        whole = fused(nest, self.sizes, temporary) if temporary and not without else ""
+        if isinstance(whole, Online):
+            self.steps: list[Step] = [Fused(nest, whole)]
+            return
         self.steps = [Step(nest, part, arrays, block, target or given.gpu) for part in found]
+        for step in self.steps if whole else ():
+            step.part.reason = step.part.reason and f"{step.part.reason}; no reduction of all: {whole}"
 
     @property
     def problems(self) -> list[Gemm]:
@@ -297,10 +314,10 @@ class Optimized:
         line = self.nest.statements[0].line
         for nest, shapes, numbers in self.smaller({name: x.shape for name, x in seen.items()}, whole):
             args = verified.arguments(nest, seen, shapes, numbers)
-            small = Optimized(nest, look(self.names, args), block=2)
+            small = Optimized(nest, look(self.names, args), block=2, temporary=self.temporary)
             if small._sentence() != sentence:
                 continue            # too small to be the same products
-            if not verified.agree(nest, args, small, Execution(nest)):
+            if not verified.agree(nest, args, small, Execution(nest), self.temporary):
                 refuse(line, f"its products and its loops differ on small whole numbers: {'; '.join(sentence)}")
             VERIFIED.add(key)
             return

@@ -123,9 +123,10 @@ class Layout:
                  **dict.fromkeys(("i", "head", "low", "high"), (lanes*4, "i32")),
                  **dict.fromkeys(("out", "lse"), (lanes*8, "i64")), "reads": (reads*lanes*8, "i64"),
                  "ends": (64, "i64")}
-        shared = {"keys": (spec.KEYS + 1)*words*number, "values": (-(-spec.KEYS // parts) + 1)*values*number,
+        shared = {"keys": (spec.KEYS + 1)*(words + V)*number,
+                  "values": (-(-spec.KEYS // parts) + 1)*(values + V*parts)*number,
                   "scores": spec.KEYS*lanes*number, "factors": lanes*number, "rows": lanes*words*number,
-                  "lines": max(2*values*number, lanes*pitch*number if reads else 0),
+                  "lines": max(2*(values + V*parts)*number, lanes*pitch*number if reads else 0),
                   **{f"read{x}": pitch*lanes*number for x in range(reads)}}
         return cls.of_sizes(state, shared, pitch)
 
@@ -143,7 +144,7 @@ def gradient_layout(spec: Spec, target: CpuTarget) -> Layout:
                     **dict.fromkeys(("i", "head", "low", "high"), (lanes*4, "i32")),
                     **dict.fromkeys(("out_0", "out_1"), (lanes*8, "i64")), "reads": (reads*lanes*8, "i64"),
                     "ends": (64, "i64")}
-    shared = {**{f"{name}_{which}": rows*x*number for name, rows in (("rows", spec.KEYS), ("lanes", lanes))
+    shared = {**{f"{name}_{which}": rows*(x + V)*number for name, rows in (("rows", spec.KEYS), ("lanes", lanes))
                  for which, x in enumerate((size, value_size))},
               **dict.fromkeys(("powers", "slopes"), spec.KEYS*lanes*number),
               **dict.fromkeys(("lse", "delta"), spec.KEYS*number), **dict.fromkeys(("low", "high"), spec.KEYS*4),

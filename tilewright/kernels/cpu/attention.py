@@ -60,17 +60,15 @@ class _Task:
         self.at = Layout.on_target(spec, target)
         s, types = self.s, {"q_at": spec.Q, "k_at": spec.KV, "v_at": spec.KV, "out_at": spec.OUT}
         self.T, self.VT = s.T, vec(s.T, s.V)
-        self.staged = {"q": parts.emit_stage(target, spec.Q, spec.WORD), "kv": parts.emit_stage(
-            target, spec.KV, spec.WORD)} if spec.Q != spec.KV else dict.fromkeys(
-                ("q", "kv"), parts.emit_stage(target, spec.Q, spec.WORD))
+        stages = parts.Stages(target)
+        self.of_q, self.of_k = (stages(x, spec.WORD, spec.SIZE) for x in (spec.Q, spec.KV))
+        self.of_v = stages(spec.KV, spec.WORD, spec.VALUE_SIZE)
         self.pair = parts.emit_pair(target) if s.PARTS == 2 else None
         self.score = score_of(spec.SCORE) if spec.SCORE else None
         kinds = dict(self.score.expression.parameters) if self.score else {}
         self.reads = [(x, "i32" if kinds[x.name] != "float" else "f64" if s.T is f64 else "f32")
                       for x in (self.score.reads if self.score else ())]
-        of_reads = {(x.format, word): parts.emit_stage(target, x.format, word) for x, word in self.reads
-                    if (x.format, word) not in ((spec.Q, spec.WORD), (spec.KV, spec.WORD))}
-        self.of_reads = {(spec.Q, spec.WORD): self.staged["q"], (spec.KV, spec.WORD): self.staged["kv"], **of_reads}
+        self.of_reads = [stages(x.format, word) for x, word in self.reads]
         k = self.k = Kernel(name, noalias=False, job=ptr(i8), index=i64, space=ptr(i8))
         job, self.index, self.space = k.args
         self.g = job_fields(k, job, jobs.ATTENTION, s.T, **{x: memory_type(y) for x, y in types.items()}, lse_at=s.T,
@@ -130,7 +128,7 @@ class _Task:
             i = query + self.shift
             source = g.q_at + (self.sequence*g.q_s + head*g.q_h + (self.q_first + query)*g.q_i)
             size, width = k.constant(i64, self.spec.SIZE), s.words(self.spec.SIZE)
-            k.call(self.staged["q"], source, g.q_d, size, rows + lane*width)
+            k.call(self.of_q, source, g.q_d, size, rows + lane*width)
             high = k.max(k.min(i + g.after, self.keys - 1), -1)
             low = k.min(k.max(i - g.before, 0), self.keys)
             least.set(k.min(least.get(), high))
@@ -175,16 +173,15 @@ class _Task:
                 line.set(j % g.page)
             return (g.k_at + (first.get()*g.k_s + self.kv_head*g.k_h + line.get()*g.k_j),
                     g.v_at + (first.get()*g.v_s + self.kv_head*g.v_h + line.get()*g.v_j))
-        width = s.words(spec.SIZE)
-        pitch = s.words(spec.VALUE_SIZE) * s.PARTS
+        width, pitch = s.pitch(spec.SIZE), s.pitch(spec.VALUE_SIZE) * s.PARTS
         with k.loop(n) as j:
             key, value = row(jb + j)
-            k.call(self.staged["kv"], key, g.k_d, size, keys + j*width)
+            k.call(self.of_k, key, g.k_d, size, keys + j*width)
             if self.pair is None:
-                k.call(self.staged["kv"], value, g.v_d, value_size, values + j*pitch)
+                k.call(self.of_v, value, g.v_d, value_size, values + j*pitch)
             else:
                 lines = self.shared("lines", s.E)
-                k.call(self.staged["kv"], value, g.v_d, value_size, lines + j % 2 * pitch)
+                k.call(self.of_v, value, g.v_d, value_size, lines + j % 2 * pitch)
                 with k.when((j % 2 == 0) & (j == n - 1)), k.loop(k.constant(i64, pitch)) as e:
                     k.store(lines + (pitch + e), k.constant(i32, 0))
                 with k.when((j % 2 == 1) | (j == n - 1)):
@@ -210,7 +207,7 @@ class _Task:
         operands = self.operands(x, jb, n)
         lanes = [v*s.V for v in range(s.NV)]
         whole = (jb + n - 1 <= x.ends[0]) & (jb >= x.ends[1])
-        keys, MR, width = self.shared("keys", s.E), s.MR, s.words(self.spec.SIZE)
+        keys, MR, width = self.shared("keys", s.E), s.MR, s.pitch(self.spec.SIZE)
         largest = k.tile(1, s.NV, self.VT, zero=False)
         for v in range(s.NV):
             largest[0, v] = k.load(x.maximum + lanes[v], self.VT)
@@ -230,7 +227,7 @@ class _Task:
             largest[0, v] = base
         self.powers(x, scores, factors, largest, n)
         steps = n if s.PARTS == 1 else k.ceil_div(n, s.PARTS)
-        values, pitch = self.shared("values", s.E), s.words(self.spec.VALUE_SIZE) * s.PARTS
+        values, pitch = self.shared("values", s.E), s.pitch(self.spec.VALUE_SIZE) * s.PARTS
         for begin, rows, tiles in heights(self.spec.VALUE_SIZE, MR):
             with k.loop(k.constant(i64, tiles)) as t:
                 o = x.o + (t*rows + begin)*s.LANES
@@ -300,7 +297,7 @@ class _Task:
             M, step = memory_type(read.format), self.g.reads[number*len(jobs.READ) + 4]
             with k.loop(k.constant(i64, s.LANES)) as lane:
                 row = k.pointer(x.reads[lane + number*s.LANES], M)
-                k.call(self.of_reads[read.format, word], row + jb*step, step, n, lines + lane*self.at.pitch)
+                k.call(self.of_reads[number], row + jb*step, step, n, lines + lane*self.at.pitch)
             parts.transposed(k, s, lines, self.at.pitch, (n + (s.V - 1)) // s.V * s.V, tile, E)
             found.append((read.name, tile, kinds[read.name]))
         return found

@@ -59,14 +59,14 @@ class _Task:
         s = self.s
         self.T, self.VT, self.INTS = s.T, vec(s.T, s.V), vec(i32, s.V)
         self.sizes = spec.SIZE, spec.VALUE_SIZE
-        self.staged = parts.emit_stage(target, spec.Q, spec.WORD)
+        stages = parts.Stages(target)
+        self.staged = [stages(spec.Q, spec.WORD, size) for size in self.sizes]
         self.score = score_of(spec.SCORE) if spec.SCORE else None
         self.slope = sloped(self.score.expression) if self.score else None
         kinds = dict(self.score.expression.parameters) if self.score else {}
         self.reads = [(x, kinds[x.name]) for x in (self.score.reads if self.score else ())]
         words = {"float": spec.WORD, "int": "i32", "bool": "i32"}
-        self.of_reads = [self.staged if (x.format, words[kind]) == (spec.Q, spec.WORD) else parts.emit_stage(
-            target, x.format, words[kind]) for x, kind in self.reads]
+        self.of_reads = [stages(x.format, words[kind]) for x, kind in self.reads]
         k = self.k = Kernel(name, noalias=False, job=ptr(i8), index=i64, space=ptr(i8))
         job, self.index, self.space = k.args
         M = memory_type(spec.Q)
@@ -130,7 +130,7 @@ class _Task:
         return k.min(k.max(i - g.before, 0), self.keys), k.max(k.min(i + g.after, self.keys - 1), -1)
 
     def copied(self, source: Value, step: Value, which: int, to: Value) -> None:
-        self.k.call(self.staged, source, step, self.k.constant(i64, self.sizes[which]), to)
+        self.k.call(self.staged[which], source, step, self.k.constant(i64, self.sizes[which]), to)
 
     def begin(self, strip: Value) -> None:
         k, g, s, x = self.k, self.g, self.s, self.state(strip)
@@ -184,7 +184,7 @@ class _Task:
         k, g, s = self.k, self.g, self.s
         rows = [self.shared(f"rows_{which}", self.T) for which in (0, 1)]
         with k.loop(n) as r:
-            to = [row + r*s.words(size) for row, size in zip(rows, self.sizes)]
+            to = [row + r*s.pitch(size) for row, size in zip(rows, self.sizes)]
             if self.by_keys:
                 query = first + r
                 self.copied(self.query_row("q", self.head, query), g.q_d, 0, to[0])
@@ -211,7 +211,7 @@ class _Task:
     def add(self, x: SimpleNamespace, first: Value, n: Value) -> None:
         k, s, MR = self.k, self.s, self.s.MR
         rows = [self.shared(f"rows_{which}", self.T) for which in (0, 1)]
-        widths = [s.words(size) for size in self.sizes]
+        widths = [s.pitch(size) for size in self.sizes]
         powers, slopes = self.shared("powers", self.T), self.shared("slopes", self.T)
         operands = self.operands(x, first, n)
         half = max(MR // 2, 1)

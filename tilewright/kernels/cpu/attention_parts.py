@@ -57,6 +57,10 @@ class Strip:
         each = self.V * self.PARTS
         return -(-size // each) * self.V
 
+    def pitch(self, size: int) -> int:
+        """Words from one row of a block to the next: with a vector more, rows do not share a few sets of L1."""
+        return self.words(size) + self.V
+
     def columns(self, size: int) -> int:
         """Elements of a row of values, whole vectors."""
         return -(-size // self.V) * self.V
@@ -84,13 +88,16 @@ def product(k: Kernel, s: Strip, acc: Tile, steps: Any, a: Value, ROW: int, STEP
                 acc[i, v] = s.multiplied(k, x, vectors[v], acc[i, v])
 
 
-def emit_stage(target: CpuTarget, FORMAT: str, WORD: str) -> Function:
+def emit_stage(target: CpuTarget, FORMAT: str, WORD: str, COUNT: int = 0) -> Function:
     """stage(source, step, count, to): count numbers, `step` elements apart, as words; what is beyond them in the last
-    vector becomes 0. WORD i32: ints and bools of operands."""
+    vector becomes 0. WORD i32: ints and bools of operands. COUNT: there are so many, for code without a loop."""
     s = Strip.on_target(target, WORD)
     M, V, PARTS = memory_type(FORMAT), s.V, s.PARTS
-    k = Kernel(f"stage_{FORMAT}_{WORD}", noalias=False, source=ptr(M), step=i64, count=i64, to=ptr(s.E))
+    k = Kernel(f"stage_{FORMAT}_{WORD}" + f"_{COUNT}" * bool(COUNT), noalias=False, source=ptr(M), step=i64, count=i64,
+               to=ptr(s.E))
     source, step, count, to = k.args
+    if COUNT:
+        count = k.constant(i64, COUNT)
 
     def as_word(x: Value) -> Value:
         if FORMAT == "bool":
@@ -117,15 +124,33 @@ def emit_stage(target: CpuTarget, FORMAT: str, WORD: str) -> Function:
     with k.when(step == 1):
         if each < last:
             clear()
-        with k.loop(whole, step=each) as j:
-            block(j, None)
-        with k.when(whole < count):
-            block(whole, k.lanes_below(count - whole, each))
+        if COUNT:
+            for first in range(0, COUNT, each):
+                left = k.opaque(k.constant(i64, COUNT - first))
+                block(k.constant(i64, first), None if COUNT - first >= each else k.lanes_below(left, each))
+        else:
+            with k.loop(whole, step=each) as place:
+                block(place, None)
+            with k.when(whole < count):
+                block(whole, k.lanes_below(count - whole, each))
     with k.otherwise():
         clear()
         with k.loop(count) as j:
             k.store(to.as_(L) + j, as_word(k.load(source + j*step)), L.bytes)
     return k.function
+
+
+class Stages:
+    """The functions that a kernel calls to stage rows, each recorded once."""
+
+    def __init__(self, target: CpuTarget) -> None:
+        self.target, self.recorded = target, dict[tuple[Any, ...], Function]()
+
+    def __call__(self, FORMAT: str, WORD: str, COUNT: int = 0) -> Function:
+        key = FORMAT, WORD, COUNT
+        if key not in self.recorded:
+            self.recorded[key] = emit_stage(self.target, *key)
+        return self.recorded[key]
 
 
 def emit_pair(target: CpuTarget) -> Function:

@@ -56,8 +56,9 @@ class _Part:
         self.V = target.lanes(self.T.bytes)
         self.VT, self.KEYS = vec(self.T, self.V), spec.KEYS
         self.W, self.WV = (-(-x // self.V) * self.V for x in (spec.SIZE, spec.VALUE_SIZE))
-        self.staged = parts.emit_stage(target, spec.KV, spec.WORD)
-        self.of_q = self.staged if spec.Q == spec.KV else parts.emit_stage(target, spec.Q, spec.WORD)
+        stages = parts.Stages(target)
+        self.of_q, self.of_k = (stages(x, spec.WORD, spec.SIZE) for x in (spec.Q, spec.KV))
+        self.of_v = stages(spec.KV, spec.WORD, spec.VALUE_SIZE)
         self.score = score_of(spec.SCORE) if spec.SCORE else None
         k = self.k = Kernel(name, noalias=False, job=ptr(i8), index=i64, space=ptr(i8))
         job, index, space = k.args
@@ -127,8 +128,8 @@ class _Part:
             key, value = self.memory("keys"), self.memory("values")
             steps = (k.constant(i64, self.W), k.constant(i64, self.WV))
             with k.loop(n) as j:
-                k.call(self.staged, self.row_at("k", j0 + j), g.k_d, k.constant(i64, spec.SIZE), key + j*self.W)
-                k.call(self.staged, self.row_at("v", j0 + j), g.v_d, k.constant(i64, spec.VALUE_SIZE),
+                k.call(self.of_k, self.row_at("k", j0 + j), g.k_d, k.constant(i64, spec.SIZE), key + j*self.W)
+                k.call(self.of_v, self.row_at("v", j0 + j), g.v_d, k.constant(i64, spec.VALUE_SIZE),
                        value + j*self.WV)
         for r in range(spec.ROWS):
             self.scored(r, j0, n, key, steps[0])

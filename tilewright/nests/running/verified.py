@@ -106,15 +106,16 @@ def arguments(nest: LoopNest, arrays: Mapping[str, np.ndarray], shapes: Mapping[
     return [{**values, **sizes}[p.name] for p in nest.parameters]
 
 
-def agree(nest: LoopNest, args: Sequence[Any], products: Callable[..., None], loops: Callable[[Sequence[Any]], None]
-          ) -> bool:
-    """Whether both leave the same in small arrays."""
+def agree(nest: LoopNest, args: Sequence[Any], products: Callable[..., None], loops: Callable[[Sequence[Any]], None],
+          temporary: Sequence[str] = ()) -> bool:
+    """Whether both leave the same in small arrays, but for those that are temporary."""
     outcomes = []
     for run in (products, lambda *given: loops(given)):
         copies = {id(x): _copy(x) for x in args if isinstance(x, np.ndarray)}
         given = [copies.get(id(x), x) for x in args]
         run(*given)
-        outcomes.append({p.name: x for p, x in zip(nest.parameters, given) if isinstance(x, np.ndarray)})
+        outcomes.append({p.name: x for p, x in zip(nest.parameters, given)
+                         if isinstance(x, np.ndarray) and p.name not in temporary})
     return equal(nest, *outcomes)
 
 

@@ -1,10 +1,10 @@
 """Attention of arrays in the host's memory: a checked call as jobs of emitted code, and its results."""
 from __future__ import annotations
 
-import ctypes
 import struct
+from array import array
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from tilewright.rules.arguments import Array
 from tilewright.rules.attending import Attending
 from tilewright.runtime.cpu import pool
 from tilewright.runtime.cpu.host import Host, host
-from tilewright.runtime.cpu.layout import address
 from tilewright.targets import CpuTarget, detect
 
 FIELDS = jobs.ATTENTION
@@ -74,13 +73,13 @@ def sequences(call: Attending) -> np.ndarray:
     return rows
 
 
-def fields_of(call: Attending, result: Array, lse: Array | None) -> tuple[dict[str, Any], list[Any]]:
+def fields_of(call: Attending, result: Array, lse: Array | None, on: Host) -> tuple[dict[str, Any], list[Any]]:
     """Fields of a job that say where the arrays are; and what has to stay alive."""
     p, kept = call.problem, list[Any]()
     fields: dict[str, Any] = dict.fromkeys(FIELDS, 0)
 
     def place(name: str, x: Array, letters: str, ragged: bool = False) -> None:
-        fields[f"{name}_at"] = address(x)
+        fields[f"{name}_at"] = on.address_of(x)
         for letter, stride in zip(letters, x.strides):
             fields[f"{name}_{letter}"] = stride // x.itemsize
         if ragged:
@@ -90,7 +89,7 @@ def fields_of(call: Attending, result: Array, lse: Array | None) -> tuple[dict[s
         if x is None:
             return 0
         kept.append(np.ascontiguousarray(x, dtype))
-        return address(kept[-1])
+        return on.of_table(kept[-1]) if kept[-1].size else 0
     place("q", call.q, "shid", p.ragged)
     place("k", call.k, "shjd", p.ragged and not p.page)
     place("v", call.v, "shjd", p.ragged and not p.page)
@@ -100,7 +99,7 @@ def fields_of(call: Attending, result: Array, lse: Array | None) -> tuple[dict[s
         fields["wants_lse"] = 1
     sums = formats.FORMATS[p.sums].dtype
     fields["sinks"] = table(call.sinks, sums)
-    reads = np.array([[address(x), *(stride // x.itemsize for stride in x.strides)] for x in call.reads], np.int64)
+    reads = np.array([[on.address_of(x), *(y // x.itemsize for y in x.strides)] for x in call.reads], np.int64)
     fields["reads"], fields["rows"] = table(reads, np.int64), table(sequences(call), np.int64)
     for name, x in zip("qkv", call.factors or ()):
         fields[f"{name}_scales"] = table(x, sums)
@@ -114,61 +113,84 @@ def fields_of(call: Attending, result: Array, lse: Array | None) -> tuple[dict[s
 
 
 def _run(call: Attending, result: Array, lse: Array | None, threads: int, target: CpuTarget, on: Host) -> None:
+    """Run the call's tasks. Of plain calls the job is kept, for others with the same strides."""
+    plain = on is host and not (call.reads or call.sinks is not None or call.factors or call.problem.ragged
+                                or call.lengths is not None)
+    key = call.problem, target, threads, call.q.strides, call.k.strides, call.v.strides, result.strides
+    tasks = _tasks.get(key) if plain else None
+    if tasks is None:
+        tasks = _planned_tasks(call, result, lse, threads, target, on)
+        if plain and len(_tasks) < MOST:
+            _tasks[key] = tasks
+    if not tasks.tasks:
+        return
+    fields, names = array("q", tasks.fields), tasks.names
+    for name, x in (("q_at", call.q), ("k_at", call.k), ("v_at", call.v), ("out_at", result), ("lse_at", lse)):
+        if x is not None:
+            fields[names.index(name)] = on.address_of(x)
+    kept: list[Any] = []
+    for name, size, dtype in tasks.own:
+        kept.append(np.zeros(size, dtype) if name == "counters" else np.empty(size, dtype))
+        fields[names.index(name)] = on.of_table(kept[-1])
+    claimed(on, tasks.function, fields, names, tasks.each, min(threads, tasks.tasks), [*kept, *tasks.kept])
+
+
+class Tasks(NamedTuple):
+    """A job but for the addresses of arrays. own: fields that point to arrays of each call, with sizes and dtypes;
+    kept: what the others point to."""
+    function: int
+    names: tuple[str, ...]
+    fields: list[int]
+    tasks: int
+    each: int                   # bytes of a thread
+    own: tuple[tuple[str, int, Any], ...]
+    kept: tuple[Any, ...]
+
+
+MOST = 1024
+_tasks: dict[tuple[Any, ...], Tasks] = {}
+
+
+def _planned_tasks(call: Attending, result: Array, lse: Array | None, threads: int, target: CpuTarget, on: Host
+                   ) -> Tasks:
     p = call.problem
     contiguous = call.k.strides[-1] == call.k.itemsize and call.v.strides[-1] == call.v.itemsize
     few = plans.rows_spec(p, target, contiguous)
+    heads, own = p.sequences * p.kv_heads, tuple[tuple[str, int, Any], ...]()
+    names: tuple[str, ...] = FIELDS
+    fields, kept = fields_of(call, result, lse, on)
     if few is not None:
-        return _run_rows(call, few, result, lse, threads, target, on)
-    spec, layout, strips = _planned(p, target, threads)
-    longest = int(sequences(call)[:, 1].max(initial=0))
-    lanes = 2 * target.lanes(8 if spec.WORD == "f64" else 4)
-    blocks = -(-p.group * longest // (lanes*strips))
-    count = blocks * p.sequences * p.kv_heads
-    if not count:
-        return None
-    fields, kept = fields_of(call, result, lse)
-    fields |= {"strips": strips, "blocks": blocks, "count": count}
-    return claimed(on, on.address("attention:emit_attention", target, *spec), fields, FIELDS,
-                   strips*layout.state_bytes + layout.shared_bytes, threads, kept)
+        parts = max(-(-int(sequences(call)[:, 3].max(initial=0)) // few.PART), 1)
+        count, dtype = parts * heads, formats.FORMATS[few.WORD].dtype
+        lanes, names = target.lanes(dtype.itemsize), jobs.ATTENTION_ROWS
+        size, value_size = (-(-x // lanes) * lanes for x in (few.SIZE, few.VALUE_SIZE))
+        fields |= {"count": count, "parts": parts}
+        own = (("partials", count * few.ROWS * (2*lanes + value_size), dtype), ("counters", heads, np.int64))
+        each = few.ROWS*(size + few.KEYS) + few.KEYS*(size + value_size)
+        each, emitter, spec = -(-each * dtype.itemsize // 64) * 64, "attention_rows:emit_rows", tuple(few)
+    else:
+        strip_spec, layout, strips = _planned(p, target, threads)
+        lanes = 2 * target.lanes(8 if strip_spec.WORD == "f64" else 4)
+        blocks = -(-p.group * int(sequences(call)[:, 1].max(initial=0)) // (lanes*strips))
+        count = blocks * heads
+        fields |= {"strips": strips, "blocks": blocks, "count": count}
+        each, emitter = strips*layout.state_bytes + layout.shared_bytes, "attention:emit_attention"
+        spec = tuple(strip_spec)
+    function = on.address(emitter, target, *spec) if count else 0
+    return Tasks(function, names, [fields.get(name, 0) for name in names], count, each, own, tuple(kept))
 
 
-def _run_rows(call: Attending, spec: plans.RowsSpec, result: Array, lse: Array | None, threads: int, target: CpuTarget,
-              on: Host) -> None:
-    """Few queries: the keys of each kv head in parts."""
-    p = call.problem
-    parts = max(-(-int(sequences(call)[:, 3].max(initial=0)) // spec.PART), 1)
-    count = parts * p.sequences * p.kv_heads
-    if not count:
-        return
-    dtype = formats.FORMATS[spec.WORD].dtype
-    lanes = target.lanes(dtype.itemsize)
-    size, value_size = (-(-x // lanes) * lanes for x in (spec.SIZE, spec.VALUE_SIZE))
-    partials = np.empty(count * spec.ROWS * (2*lanes + value_size), dtype)
-    counters = np.zeros(p.sequences * p.kv_heads, np.int64)
-    fields, kept = fields_of(call, result, lse)
-    fields |= {"count": count, "parts": parts, "partials": address(partials), "counters": address(counters)}
-    numbers = spec.ROWS*(size + spec.KEYS) + spec.KEYS*(size + value_size)
-    claimed(on, on.address("attention_rows:emit_rows", target, *spec), fields, jobs.ATTENTION_ROWS,
-            -(-numbers * dtype.itemsize // 64) * 64, threads, [partials, counters, *kept])
-
-
-def claimed(on: Host, function: int, fields: dict[str, Any], names: tuple[str, ...], each: int, threads: int,
+def claimed(on: Host, function: int, fields: array[int], names: tuple[str, ...], each: int, threads: int,
             kept: list[Any]) -> None:
-    """Run tasks, which threads claim, each of which has so many bytes. `kept`: what the job points to."""
-    team = on.reserve(min(threads, fields["count"]))
+    """Run tasks, which so many threads claim, each of which has so many bytes. `kept`: what the job points to."""
+    team = on.reserve(threads) if threads > 1 else 1
     space = on.take(team * each)
-    fields |= {"space": space.address, "space_step": each}
+    fields[names.index("space")], fields[names.index("space_step")] = space.address, each
     try:
-        run(on, function, fields, names, team)
+        if team > 1:
+            on.run_parts(function, on.job(fields), team, team, team)
+        else:
+            on.callable(function)(on.job(fields), 0)
     finally:
         on.give(space)
         kept.clear()
-
-
-def run(on: Host, function: int, fields: dict[str, Any], names: tuple[str, ...], team: int) -> None:
-    """A function whose every part claims tasks until none is left."""
-    job = (ctypes.c_int64 * len(names))(*(fields.get(name, 0) for name in names))
-    if team > 1:
-        on.run_parts(function, ctypes.addressof(job), team, team, team)
-    else:
-        on.callable(function)(ctypes.addressof(job), 0)

@@ -1,6 +1,7 @@
 """Gradients of attention of arrays in the host's memory, by the kernels of kernels/cpu/attention_gradients.py."""
 from __future__ import annotations
 
+from array import array
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -16,7 +17,6 @@ from tilewright.rules.attending import Attending
 from tilewright.runtime.cpu import pool
 from tilewright.runtime.cpu.attention import claimed, extended, fields_of, sequences
 from tilewright.runtime.cpu.host import Host, host
-from tilewright.runtime.cpu.layout import address
 from tilewright.targets import CpuTarget
 
 FIELDS = jobs.ATTENTION_GRADIENTS
@@ -66,15 +66,15 @@ def _run(call: Attending, side: str, results: tuple[Array, ...], lse: Array, del
          target: CpuTarget, on: Host) -> None:
     p = call.problem
     spec, layout = _planned(p, target)
-    plain, kept = fields_of(call, by_out, lse)
+    plain, kept = fields_of(call, by_out, lse, on)
     fields: dict[str, Any] = {**plain}
     for name, x, letters in (("do", by_out, "shid"), *zip("gh", results, ("shi", "shi"))):
-        fields[f"{name}_at"] = address(x)
+        fields[f"{name}_at"] = on.address_of(x)
         for letter, stride in zip(letters, x.strides):
             fields[f"{name}_{letter}"] = stride // x.itemsize
         if p.ragged:
             fields[f"{name}_s"] = 0
-    fields["delta_at"] = address(delta)
+    fields["delta_at"] = on.address_of(delta)
     longest = int(sequences(call)[:, 1 if side == "queries" else 3].max(initial=0))
     lanes = 2 * target.lanes(8 if spec.WORD == "f64" else 4)
     rows, strips = longest * (p.group if side == "queries" else 1), plans.MOST_STRIPS
@@ -85,5 +85,6 @@ def _run(call: Attending, side: str, results: tuple[Array, ...], lse: Array, del
     if not count:
         return
     fields |= {"strips": strips, "blocks": blocks, "count": count}
-    claimed(on, on.address("attention_gradients:emit_gradients", target, side, *spec), fields, FIELDS,
-            strips*layout.state_bytes + layout.shared_bytes, threads, kept)
+    claimed(on, on.address("attention_gradients:emit_gradients", target, side, *spec),
+            array("q", [fields.get(name, 0) for name in FIELDS]), FIELDS,
+            strips*layout.state_bytes + layout.shared_bytes, min(threads, count), kept)
