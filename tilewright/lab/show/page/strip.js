@@ -17,5 +17,5 @@ function strip() {
   $("roof").innerHTML = `<svg viewBox="0 0 ${W2} ${H2}" role="img" aria-label="roofline"><path d="M${lx(left)} ${ly(memory * left)}L${lx(peak / memory)} ${ly(peak)}L${lx(2 ** hi)} ${ly(peak)}" fill="none" stroke="var(--ink)" stroke-width="2"/>` +
     (ceiling < peak ? `<line x1="${lx(left)}" x2="${lx(2 ** hi)}" y1="${ly(ceiling)}" y2="${ly(ceiling)}" stroke="var(--S)" stroke-width="1.5" stroke-dasharray="5 4"/><text x="${lx(2 ** hi)}" y="${ly(ceiling) + 15}" text-anchor="end" fill="var(--S)" font-weight="600">banks: ${Math.round(100 * ceiling / peak)} % of peak</text>` : "") +
     `<line x1="${lx(ai)}" x2="${lx(ai)}" y1="${ly(yy)}" y2="${H2 - 36}" stroke="var(--rule)"/><circle cx="${lx(ai)}" cy="${ly(yy)}" r="6" fill="var(--${ceiling < y && bad ? "bad" : "C"})"/>` +
-    xs.map(x => tick(lx(x), H2 - 20, x)).join("") + tick(lx(2 ** ((lo + hi) / 2)), H2 - 4, "flop per byte read from global memory") + [peak, peak / 16].map(q => tick(38, ly(q) + 4, q.toPrecision(2), "end")).join("") + tick(6, 11, "TFLOP/s", "start") + "</svg>";
+    xs.map(x => tick(lx(x), H2 - 20, x)).join("") + tick(lx(2 ** ((lo + hi) / 2)), H2 - 4, "flop per byte read from global memory") + [peak, peak / 16].map(q => tick(38, ly(q) + 4, q >= 100 ? fmt(Math.round(q)) : q.toPrecision(2), "end")).join("") + tick(6, 11, "TFLOP/s", "start") + "</svg>";
 }

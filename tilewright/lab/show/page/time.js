@@ -22,7 +22,7 @@ function time(p) {
       if (sync) p.rect(x + max(0, w / 2 - 1), y + 2, max(1.5, min(w, 2)), h - 4, {fill: hue, a: past});
       else { p.rect(x, y + h - 2 - bar, max(.8, w - (w > 3 ? 1 : 0)), bar, {fill: s.moved > s.ideal && s.kind.space === "shared" ? H.bad : hue, a: past * .9}); if (s.moved > s.ideal && s.kind.space === "shared") p.rect(x, y + h - 2 - good, max(.8, w - (w > 3 ? 1 : 0)), good, {fill: hue, a: past}); } }); });
   let y = rows.length * h;
-  K.steps.forEach((s, q) => { const at = K.launchAt(s); if (at > 0 && K.launchAt(K.steps[q - 1]) !== at) { p.line(x0 + q * w, 0, x0 + q * w, y, {stroke: H.ink, dash: [3, 3]}); if (p.w - x0 - q * w > 60) p.text(`launch ${at + 1}`, x0 + q * w + 3, 10, {size: 10, fill: H.dim, halo: 1}); } });
+  let labelled = -99; K.steps.forEach((s, q) => { const at = K.launchAt(s); if (at > 0 && K.launchAt(K.steps[q - 1]) !== at) { p.line(x0 + q * w, 0, x0 + q * w, y, {stroke: H.ink, dash: [3, 3]}); if (p.w - x0 - q * w > 60 && q * w - labelled > 54) p.text(`launch ${at + 1}`, x0 + q * w + 3, 10, {size: 10, fill: H.dim, halo: 1}), labelled = q * w; } });
   if (K.copies.length) { p.text(x0 ? "copies" : "", x0 - 6, y + 13, {size: p.w < 500 ? 9.5 : 11, fill: H.dim, align: "right"});
     const lanes = []; for (const s of K.copies) { const end = s.arrives ?? N; let l = lanes.findIndex(e => e <= s.number); if (l < 0) l = lanes.push(0) - 1; lanes[l] = end; s.lane = l; }
     const lh = 16 / lanes.length; for (const s of K.copies) { const end = s.arrives ?? N, on = state.step >= s.number && state.step < end, hue = hueOf(s);
