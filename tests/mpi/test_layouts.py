@@ -95,7 +95,8 @@ def test_panels_are_all_of_k_once_and_in_order():
             assert [step.first for step in panels(placement, 0, width, fixed)][1:].count(True) == 0
             steps.sort(key=lambda step: step.begin)
         assert [p for step in steps for p in range(step.begin, step.end)] == list(range(k))
-        assert all(step.end - step.begin <= width for step in steps)
+        alone = grid[:2] == (1, 1) and not fixed        # nothing travels: one panel
+        assert alone or all(step.end - step.begin <= width for step in steps)
         assert not fixed or all(step.begin % width == 0 for step in steps)
         for step in steps:
             for pieces in (step.a, step.b):

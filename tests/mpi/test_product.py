@@ -14,6 +14,8 @@ from tilewright import mpi
 from tilewright.mpi import Grid, Layout, Matrix, RankError, product
 
 SHAPES = int(os.environ.get("TESTS_MPI_SHAPES", "1"))     # random ones on each grid
+DEAR = SHAPES > 1          # formats too, each of which takes kernels of its own
+SCALED = [("mxfp8", {}), ("mxfp4", {}), ("i8", {}), ("i4", {"group": 32})]
 GRIDS = [(1, 1), (1, 4), (2, 2), (3, 1), (1, 1, 4), (2, 1, 2)]
 FORMATS = [np.float32, np.float64, np.complex64, np.int8, np.uint16, ml_dtypes.bfloat16, np.float16,
            ml_dtypes.float8_e4m3fn, ml_dtypes.int4]
@@ -46,7 +48,7 @@ def test_random_shapes_layouts_and_formats_are_exact_on_integers(grid):
     rng = np.random.default_rng(sum(grid))
     shapes = [(0, 3, 4), (4, 0, 3), (3, 4, 0), (1, 1, 1), *rng.integers(1, 200, (SHAPES, 3)).tolist()]
     for i, (m, n, k) in enumerate(shapes):
-        dtype = FORMATS[(i + sum(grid)) % len(FORMATS)] if i > 3 else np.float32
+        dtype = FORMATS[(i + sum(grid)) % len(FORMATS)] if i > 3 and (DEAR or grid == (2, 2)) else np.float32
         a, b = whole(rng, (m, k), dtype), whole(rng, (k, n), dtype)
         ranks = Grid(*grid).size
         la, lb, lc = layouts(rng, (k, m), ranks), layouts(rng, (k, n), ranks), layouts(rng, (m, n), ranks)
@@ -78,7 +80,7 @@ def test_floats_beside_float64(grid):
         assert np.abs(on(grid, one)[0] - x.astype(np.float64) @ y.astype(np.float64)).max() < most
 
 
-@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.complex64], ids=lambda x: x.__name__)
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.complex64][:3 if DEAR else 1])
 def test_reproducible_order_has_the_same_bits_on_any_grid(dtype):
     rng = np.random.default_rng(12)
     for m, n, k in ((37, 41, 4500),):
@@ -279,3 +281,45 @@ def test_teams_and_matrices_refuse_what_they_cannot_be():
     with pytest.raises(TypeError, match=r"b must be a tilewright.mpi.Matrix, not ndarray: Matrix\(team"):
         mpi.run_threads(1, lambda team: mpi.matmul(Matrix(team, Layout.blocks((1, 1), (1, 1)), np.ones((1, 1))),
                                                    np.ones((1, 1))))
+
+
+# ---- numbers with scales
+
+
+@pytest.mark.parametrize(("format", "options"), SCALED[:4 if DEAR else 3])
+def test_numbers_with_scales_are_multiplied_where_they_lie(format, options):
+    """Each rank quantises its part; blocks of k with a scale are whole on every rank and in every panel."""
+    rng = np.random.default_rng(15)
+    m, n, k = 24, 40, 512
+    a, b = rng.standard_normal((m, k)).astype(np.float32), rng.standard_normal((k, n)).astype(np.float32)
+    whole_b = tw.quantize(b, format, axis=-2, **options)
+
+    def one(team):
+        lb = Layout.blocks(b.shape, (2, 2))
+        rows, cols = lb.local_indices(team.rank)
+        part = whole_b[int(rows[0]):int(rows[-1]) + 1, int(cols[0]):int(cols[-1]) + 1]
+        y = Matrix(team, lb, part)
+        x = Matrix.scatter(team, a, Layout.cyclic(a.shape, (5, 64), (2, 2)))
+        report = mpi.Report()
+        c = mpi.matmul(x, y, panel=96, report=report)
+        left = Matrix(team, Layout(y.layout.T.rows, y.layout.T.cols, y.layout.T.ranks), part.T)
+        with pytest.raises(TypeError, match=r"a Matrix of .* with scales cannot be gathered: np.asarray\(local\)"):
+            y.gather()
+        with pytest.raises(ValueError, match="a has scales, and must lie as its product needs it: 40 x 512 on 4 x 1"):
+            mpi.matmul(left, x.T, grid=(4, 1))
+        return c.gather(None), report.panels_sent
+    for c, count in on((2, 2), one):
+        np.testing.assert_allclose(c, a @ np.asarray(whole_b), atol=2e-4)
+        assert count < m * k + 1.5 * k * n / 4      # of b less than half of its bytes in f32
+
+
+def test_blocks_that_share_a_scale_are_not_divided():
+    q = tw.quantize(np.ones((64, 8), np.float32), "mxfp8", axis=-2)
+
+    def one(team):
+        with pytest.raises(ValueError, match="layout must give each rank whole blocks of 32 rows, which share a scale"):
+            Matrix(team, Layout.cyclic((64, 8), (16, 8), (2, 1)), q[:32])
+        part = q[:32] if team.rank else np.ones((32, 8), np.float32)
+        with pytest.raises(ValueError, match="format of local must be the same on all ranks, and is float32 on rank 0"):
+            Matrix(team, Layout.cyclic((64, 8), (32, 8), (2, 1)), part)
+    assert said(one, 2) == [None, None]

@@ -13,6 +13,7 @@ from tilewright.mpi.errors import RankError as RankError
 from tilewright.mpi.layouts import Grid as Grid, Layout as Layout
 from tilewright.mpi.matrix import Matrix as Matrix
 from tilewright.mpi.model import Prediction as Prediction, predict as predict, predicted as predicted
+from tilewright.mpi.placement import Placement as Placement, place as place
 from tilewright.mpi.product import matmul as matmul
 from tilewright.mpi.report import Report as Report, hidden as hidden
 from tilewright.mpi.scalapack import pgemm as pgemm
@@ -21,5 +22,5 @@ from tilewright.mpi.threads import run_threads as run_threads
 from tilewright.mpi.transport import Network as Network
 from tilewright.mpi.volume import bound_2d as bound_2d, choose as choose, lower_bound as lower_bound, sent as sent
 
-__all__ = ["Grid", "Layout", "Matrix", "Network", "Prediction", "RankError", "Report", "Team", "bound_2d", "choose",
-           "hidden", "lower_bound", "matmul", "pgemm", "predict", "predicted", "run_threads", "sent"]
+__all__ = ["Grid", "Layout", "Matrix", "Network", "Placement", "Prediction", "RankError", "Report", "Team", "bound_2d",
+           "choose", "hidden", "lower_bound", "matmul", "pgemm", "place", "predict", "predicted", "run_threads", "sent"]

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import lcm
 from typing import Any
 
 import numpy as np
 
 import tilewright
-from tilewright.mpi.layouts import Grid, Layout, select
+from tilewright.mpi.device import on_device
+from tilewright.mpi.layouts import Grid, Layout, select, slices
 from tilewright.mpi.matrix import Array, Matrix, check_layout
-from tilewright.mpi.placement import Placement, panel_width, place, segment_length, segments
+from tilewright.mpi.placement import MOST, WIDE, Placement, panel_width, panels, place, segment_length, segments
 from tilewright.mpi.report import Report
+from tilewright.mpi.stores import Plain, described, scaled
 from tilewright.mpi.team import Team
 from tilewright.mpi.volume import grids, travels
 from tilewright.rules.arguments import check_cast, dtypes
+from tilewright.runtime.gpu.arrays import dtype_of
 
 TRIAL = (2, 4)  # the shape of a product by which the functions of a call are tried
 
@@ -36,11 +40,13 @@ class Asked:
     layout: Layout          # of the result
     reproducible: bool
     width: int
+    unit: int               # of k: panels begin at multiples
     ahead: int
     threads: int | None
     sums: np.dtype[Any]
     result: np.dtype[Any]
     several: bool
+    store: Plain            # of sums
 
     @property
     def sizes(self) -> tuple[int, int, int]:
@@ -69,7 +75,8 @@ def checked(*, a: Matrix, b: Matrix, out: Any, alpha: complex, beta: complex, c:
             raise ValueError(f"layout must be that of out, or None, and of a {m} x {n} matrix, not {layout}")
     if report is not None and not isinstance(report, Report):
         raise TypeError(f"report must be a tilewright.mpi.Report or None, not {type(report).__name__}")
-    width, ahead = _whole("panel", panel_width(k) if panel is None else panel, 1), _whole("ahead", ahead, 0)
+    usual = panel_width(k, WIDE if on_device(a.local) else MOST)
+    width, ahead = _whole("panel", usual if panel is None else panel, 1), _whole("ahead", ahead, 0)
     sums, results = _formats(a, b, c if beta else None, out_dtype, alpha, beta, epilogue, extra)
     if out is not None:
         if len(results) > 1:
@@ -77,19 +84,51 @@ def checked(*, a: Matrix, b: Matrix, out: Any, alpha: complex, beta: complex, c:
         check_cast(results[0], out.dtype, "out")
     wanted = out.layout if out is not None else layout
     unit = segment_length(k, width) if reproducible else 1
-    sizes = (a.dtype.itemsize, b.dtype.itemsize, sums.itemsize, results[0].itemsize)
-    every = _grids(grid, team, k, bool(reproducible))
-    placed = min((place(g, a.layout, b.layout, wanted, unit) for g in every),
+    blocks = lcm(a.store.unit[1], b.store.unit[0])
+    sizes = (a.store.bytes, b.store.bytes, sums.itemsize, results[0].itemsize)
+    every = [place(g, a.layout, b.layout, wanted, lcm(unit, blocks)) for g in _grids(grid, team, k, bool(reproducible))]
+    away = [name for name, x in (("a", a), ("b", b), ("c", c), ("out", out)) if x is not None and on_device(x.local)]
+    if away and len(away) < sum(x is not None for x in (a, b, c, out)):
+        raise TypeError(f"a, b, c and out must all be in a GPU's memory or none, and of them only {', '.join(away)} is")
+    if away and (wanted or c is not None):
+        every = [p for p in every if all(x is None or x == p.c for x in (wanted, c and c.layout))]
+        if not every:
+            raise ValueError("layout, and those of c and out, must be those in which the product leaves its result in "
+                             "a GPU's memory")
+    placed = min(_possible(every, a, b, width, bool(reproducible), blocks),
                  key=lambda p: (round(travels(p, a.layout, b.layout, wanted, sizes)), p.grid.layers,
                                 abs(p.grid.rows - p.grid.cols), p.grid))
     asked = Asked(a, b, c if beta else None, out, alpha, beta, out_dtype, epilogue, extra, placed,
-                  placed.c if wanted is None else wanted, bool(reproducible), width, ahead, threads, sums, results[0],
-                  len(results) > 1)
+                  placed.c if wanted is None else wanted, bool(reproducible), width, blocks, ahead, threads, sums,
+                  results[0],
+                  len(results) > 1, (b if scaled(a.local) else a).store.similar(sums))
     matrices = {"a": a, "b": b, "c": asked.c, "out": out, **extra}
     fields = {name: _described(x) for name, x in matrices.items()}
     return fields | {"alpha": alpha, "beta": beta, "out_dtype": out_dtype, "grid": placed.grid, "layout": asked.layout,
                      "reproducible": asked.reproducible, "panel": width, "ahead": ahead,
                      "epilogue": epilogue is not None, "formats of results": results}, asked
+
+
+def _possible(every: list[Placement], a: Matrix, b: Matrix, width: int, fixed: bool, unit: int) -> list[Placement]:
+    """Placements for which numbers with scales, and arrays on a GPU, need not be moved, nor panels of numbers with
+    scales put together of several parts."""
+    for name, x in (("a", a), ("b", b)):
+        if isinstance(x.local, np.ndarray):
+            continue
+        found = [p for p in every if getattr(p, name) == x.layout]
+        if not found:
+            what = "has scales" if scaled(x.local) else "is in a GPU's memory"
+            raise ValueError(f"{name} {what}, and must lie as its product needs it: {getattr(every[0], name)} on a "
+                             f"grid of {every[0].grid}, not {x.layout}")
+        every = found
+        if not scaled(x.local):
+            continue
+        every = [p for p in found if all(len(getattr(step, name)) == 1 for layer in range(p.grid.layers)
+                                         for step in panels(p, layer, width, fixed, unit))]
+        if not every:
+            raise ValueError(f"{name} has scales, and must lie in parts of k of 64 steps or more, and in reproducible "
+                             f"order of whole panels of {width}, not as {x.layout}")
+    return every
 
 
 def _check_matrix(name: str, x: Any, team: Team, shape: tuple[int, int]) -> None:
@@ -101,7 +140,9 @@ def _check_matrix(name: str, x: Any, team: Team, shape: tuple[int, int]) -> None
         raise ValueError(f"{name} must be of the team of a, and is of another")
     if x.shape != shape:
         raise ValueError(f"{name} must have the result's shape, {shape}, not {x.shape}")
-    if name == "out" and not x.local.flags.writeable:
+    if scaled(x.local):
+        raise TypeError(f"{name} must have no scales, and is of {x.local.format}")
+    if name == "out" and isinstance(x.local, np.ndarray) and not x.local.flags.writeable:
         raise ValueError("out is read-only; it must be a Matrix whose local array can be written to")
 
 
@@ -112,7 +153,9 @@ def _whole(name: str, value: Any, least: int) -> int:
 
 
 def _described(x: Any) -> str:
-    return f"{x.layout if isinstance(x, Matrix) else x.shape} of {x.dtype}" if hasattr(x, "dtype") else repr(x)
+    if isinstance(x, Matrix):
+        return f"{x.layout} of {described(x.local)}"
+    return f"{x.shape} of {x.dtype}" if hasattr(x, "dtype") else repr(x)
 
 
 def _formats(a: Matrix, b: Matrix, c: Matrix | None, out_dtype: Any, alpha: complex, beta: complex, epilogue: Any,
@@ -139,7 +182,7 @@ def _trial(name: str, x: Any, shape: tuple[int, int]) -> Any:
     """An operand of an epilogue as it would be for the small product."""
     if isinstance(x, Matrix):
         return np.zeros(TRIAL, x.dtype)
-    array = np.asarray(x)
+    array = np.empty(tuple(x.shape), dtype_of(x.dtype, f"operands[{name!r}]")) if on_device(x) else np.asarray(x)
     if array.ndim == 0:
         return x
     sizes = (1, *array.shape)[-2:]
@@ -158,11 +201,20 @@ def local_operands(operands: dict[str, Any], asked: Asked, rank: int) -> dict[st
         if isinstance(asked.operands[name], Matrix) or np.ndim(x) == 0:
             found[name] = x
             continue
+        if on_device(x):
+            found[name] = _on_device(x, slices(rows), slices(cols))
+            continue
         array: Array = np.asarray(x)
         flat = array if array.ndim == 2 else array[None]
         picked = select(flat, rows if len(flat) > 1 else np.arange(1), cols if flat.shape[1] > 1 else np.arange(1))
         found[name] = picked if array.ndim == 2 else picked[0]
     return found
+
+
+def _on_device(x: Any, rows: Any, cols: Any) -> Any:
+    """A part of an array on a GPU, of which an axis with one element stays."""
+    picked = x if x.shape[-1] == 1 else x[..., cols]
+    return picked if x.ndim < 2 or x.shape[0] == 1 else picked[rows]
 
 
 def _grids(given: Any, team: Team, k: int, reproducible: bool) -> list[Grid]:

@@ -8,9 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright import formats
+from tilewright.mpi import stores
+from tilewright.mpi.device import OnDevice, on_device
 from tilewright.mpi.layouts import Layout, select, slices
 from tilewright.mpi.report import Report
 from tilewright.mpi.team import MOVE, Team, finished
+from tilewright.runtime.gpu.arrays import dtype_of
 
 Array = NDArray[Any]
 
@@ -20,34 +23,62 @@ class Matrix:
 
     team     the ranks
     layout   who has which elements
-    local    the elements of this rank, of any strides: layout.local_shape(team.rank). It is not copied
+    local    the elements of this rank, layout.local_shape(team.rank): a NumPy array of any strides, an array in
+             an NVIDIA GPU's memory (torch, CuPy, any with DLPack), or what tw.quantize returns. It is not copied.
+             Blocks and groups with a scale must not be divided over ranks
 
     All ranks make it together. TypeError and ValueError, on all ranks, if on one of them an argument is wrong, or if
     layouts or dtypes differ.
     """
 
-    def __init__(self, team: Team, layout: Layout, local: Array) -> None:
+    local: Any
+    store: stores.Plain
+
+    def __init__(self, team: Team, layout: Layout, local: Any) -> None:
         self.team, self.layout, self.local = team, layout, local
         team.call("Matrix", self._checked)
+        self.store = (stores.Plain(local.dtype) if isinstance(local, np.ndarray) else self._of_scales(local)
+                      if stores.scaled(local) else OnDevice(local, team.cuda_aware))
 
     @classmethod
-    def trusted(cls, team: Team, layout: Layout, local: Array) -> Matrix:
+    def trusted(cls, team: Team, layout: Layout, local: Any, store: stores.Plain | None = None) -> Matrix:
         """One that needs no check."""
         new = cls.__new__(cls)
         new.team, new.layout, new.local = team, layout, local
+        new.store = (store if store is not None else stores.Plain(local.dtype) if isinstance(local, np.ndarray) else
+                     OnDevice(local, team.cuda_aware))
         return new
+
+    def _of_scales(self, local: Any) -> stores.Plain:
+        """The store of numbers with scales, and whether every rank has whole blocks of them."""
+        with self.team.together():
+            said = [text.decode() for text in self.team.everyone(stores.possible(local).encode())]
+
+        def check() -> tuple[dict[str, Any], stores.Plain]:
+            store = stores.store_of(local, said)
+            axes = self.layout.rows, self.layout.cols
+            for axis, unit, what in zip(axes, store.unit, ("rows", "columns")):
+                if any(begin % unit for begin in axis.bounds()):
+                    raise ValueError(f"layout must give each rank whole blocks of {unit} {what}, which share a scale "
+                                     f"or a byte, not {self.layout}")
+            return {}, store
+        store: stores.Plain = self.team.call("Matrix of numbers with scales", check)
+        return store
 
     def _checked(self) -> tuple[dict[str, Any], None]:
         check_layout(self.layout, self.team)
-        if not isinstance(self.local, np.ndarray):
-            raise TypeError(f"local must be a NumPy array, not {type(self.local).__name__}")
-        if formats.find(self.local.dtype) is None:
+        if not isinstance(self.local, np.ndarray) and not stores.scaled(self.local) and not on_device(self.local):
+            raise TypeError("local must be an array of NumPy's or in an NVIDIA GPU's memory, or a result of "
+                            f"tilewright.quantize, not {type(self.local).__name__}")
+        if on_device(self.local):
+            dtype_of(self.local.dtype, "local")
+        elif not stores.known(self.local):
             raise TypeError(f"local has dtype {self.local.dtype}, which tilewright does not multiply")
         wanted = self.layout.local_shape(self.team.rank)
-        if self.local.shape != wanted:
+        if tuple(self.local.shape) != wanted:
             raise ValueError(f"local must have the shape {wanted}, this rank's part of {self.layout}, not "
-                             f"{self.local.shape}")
-        return {"layout": self.layout, "dtype of local": self.local.dtype}, None
+                             f"{tuple(self.local.shape)}")
+        return {"layout": self.layout, "format of local": stores.described(self.local)}, None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -56,17 +87,19 @@ class Matrix:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        return self.local.dtype
+        """The elements'; of numbers with scales that of their products, float32."""
+        return self.store.trial
 
     @property
     def T(self) -> Matrix:
         """The transposed matrix; nothing is copied or sent."""
-        return Matrix.trusted(self.team, self.layout.T, self.local.T)
+        return Matrix.trusted(self.team, self.layout.T, self.local.T, stores.turned(self.store, self.local.T))
 
     @property
     def H(self) -> Matrix:
         """The transposed matrix of the conjugated elements."""
-        return Matrix.trusted(self.team, self.layout.T, self.local.T.conj())
+        return self.T if stores.scaled(self.local) else \
+            Matrix.trusted(self.team, self.layout.T, self.local.T.conj())
 
     @classmethod
     def scatter(cls, team: Team, array: Any, layout: Layout, root: int = 0) -> Matrix:
@@ -94,13 +127,14 @@ class Matrix:
         def check() -> tuple[dict[str, Any], None]:
             if root is not None:
                 check_root(root, self.team)
+            self._check_plain("gathered")
             return {"root": root, "layout": self.layout, "dtype": self.dtype}, None
 
         self.team.call("Matrix.gather", check)
         with self.team.together():
-            found = None
+            found, local = None, self.local if isinstance(self.local, np.ndarray) else in_host(self.local)
             for each in range(self.team.size) if root is None else (root,):
-                whole = moved(self.team, self.local, self.layout, whole_at(self.shape, each), Report())
+                whole = moved(self.team, local, self.layout, whole_at(self.shape, each), Report())
                 found = whole if each == self.team.rank else found
         return found
 
@@ -108,6 +142,10 @@ class Matrix:
         """The matrix in another layout: what ScaLAPACK's pdgemr2d does."""
         def check() -> tuple[dict[str, Any], None]:
             check_layout(layout, self.team)
+            self._check_plain("redistributed")
+            if not isinstance(self.local, np.ndarray):
+                raise TypeError("a Matrix in a GPU's memory cannot be redistributed: gather it, or make it where it "
+                                "is needed")
             if layout.shape != self.shape:
                 raise ValueError(f"layout must be one of a {self.shape[0]} x {self.shape[1]} matrix, not of "
                                  f"{layout.shape[0]} x {layout.shape[1]}")
@@ -118,8 +156,20 @@ class Matrix:
             local = moved(self.team, self.local, self.layout, layout, Report() if report is None else report)
         return Matrix.trusted(self.team, layout, local)
 
+    def _check_plain(self, what: str) -> None:
+        if stores.scaled(self.local):
+            raise TypeError(f"a Matrix of {self.local.format} with scales cannot be {what}: np.asarray(local) has this "
+                            "rank's numbers")
+
     def __repr__(self) -> str:
         return f"Matrix({self.layout}, {self.dtype}, rank {self.team.rank} has {self.local.shape})"
+
+
+def in_host(local: Any) -> Array:
+    """A copy of an array in a GPU's memory."""
+    store = OnDevice(local)
+    store.ready()
+    return store.message(local).view(store.dtype).reshape(tuple(local.shape))
 
 
 def check_layout(layout: Any, team: Team) -> None:

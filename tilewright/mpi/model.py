@@ -56,16 +56,15 @@ def predict(m: int, n: int, k: int, nodes: int, rate: float, network: Network, *
     if min(m, n, k) < 1 or nodes < 1 or rate <= 0:
         raise ValueError(f"m, n, k and nodes must be 1 or more and rate above 0, not {m}, {n}, {k}, {nodes} and {rate}")
     size_of = {"bytes_a": bytes_in, "bytes_b": bytes_in, "bytes_sums": bytes_sums}
+    width = panel_width(k) if panel is None else panel
     if grid is None:
-        grid = min((choose(m, n, k, nodes, layers=x, **size_of) for x in range(1, nodes + 1)
-                    if nodes % x == 0 and (memory is None or held(choose(m, n, k, nodes, layers=x, **size_of), m, n, k,
-                                                                  bytes_in, bytes_sums) <= memory)),
-                   key=lambda g: (sent(g, m, n, k, **size_of), g.layers), default=None)
-        if grid is None:
+        every = [choose(m, n, k, nodes, layers=x, **size_of) for x in range(1, nodes + 1) if nodes % x == 0]
+        fit = [g for g in every if memory is None or held(g, m, n, k, bytes_in, bytes_sums, width) <= memory]
+        if not fit:
             raise ValueError(f"memory must be larger: a {m} x {n} x {k} product does not fit into {nodes} nodes of "
                              f"{size(memory or 0)}")
+        grid = min(fit, key=lambda g: (sent(g, m, n, k, **size_of), g.layers))
     rows, cols, layers = grid
-    width = panel_width(k) if panel is None else panel
     steps = max(1, ceil(k / layers / width))
     a, b = m / rows * k / layers / steps * bytes_in, k / layers / steps * n / cols * bytes_in
     product = 2.0 * m * n * k / grid.size / rate
@@ -80,26 +79,26 @@ def predict(m: int, n: int, k: int, nodes: int, rate: float, network: Network, *
     total = first + steps * step + reduced + words
     return Prediction(grid, width, product, steps * link, total - product, total,
                       sent(grid, m, n, k, **size_of), bound_2d(m, n, k, grid.size) * bytes_in,
-                      held(grid, m, n, k, bytes_in, bytes_sums))
+                      held(grid, m, n, k, bytes_in, bytes_sums, width))
 
 
-def held(grid: Grid, m: int, n: int, k: int, bytes_in: float, bytes_sums: float, ahead: int = 2) -> float:
+def held(grid: Grid, m: int, n: int, k: int, bytes_in: float, bytes_sums: float, panel: int, ahead: int = 2) -> float:
     """Bytes of a node: its parts of A, B and C, the sums of its tile if there are layers, and panels under way."""
     rows, cols, layers = grid
     parts = (m * k + k * n) / grid.size * bytes_in + m / rows * n / cols * bytes_sums * (1 + 1 / layers) * (layers > 1)
     own = m * n / grid.size * bytes_sums * (layers == 1)
-    return parts + own + (ahead + 1) * panel_width(k) * (m / rows + n / cols) * bytes_in
+    return parts + own + (ahead + 1) * panel * (m / rows + n / cols) * bytes_in
 
 
 def predicted(sizes: Sequence[tuple[int, int]], rate: float, network: Network, *, bytes_in: float = 4,
-              bytes_sums: float = 4, memory: float | None = None) -> str:
+              bytes_sums: float = 4, panel: int | None = None, memory: float | None = None) -> str:
     """A table of predictions for square products: (nodes, n) for each row."""
     rows = [["nodes", "n", "grid", "product s", "transfer s", "hidden", "total s", "efficiency", "of one layer",
              "of the 2D bound", "memory"]]
     for nodes, n in sizes:
-        p = predict(n, n, n, nodes, rate, network, bytes_in=bytes_in, bytes_sums=bytes_sums, memory=memory)
+        p = predict(n, n, n, nodes, rate, network, bytes_in=bytes_in, bytes_sums=bytes_sums, panel=panel, memory=memory)
         flat = predict(n, n, n, nodes, rate, network, bytes_in=bytes_in, bytes_sums=bytes_sums,
-                       grid=choose(n, n, n, nodes, layers=1))
+                       panel=panel, grid=choose(n, n, n, nodes, layers=1))
         rows.append([str(nodes), str(n), str(p.grid), f"{p.product:.3g}", f"{p.transfer:.3g}", f"{p.hidden:.2f}",
                      f"{p.total:.3g}", f"{p.efficiency:.2f}", f"{flat.efficiency:.2f}",
                      f"{p.bytes_sent / p.bound_2d:.2f}" if p.bound_2d else "", size(p.memory)])

@@ -16,6 +16,7 @@ from tilewright.mpi.layouts import Axis, Cyclic, Grid, Indices, Layout, Ranges, 
 
 PANELS = 16         # at least so many, if panels have LEAST steps of k: the first one is not hidden behind a product
 LEAST, MOST = 64, 512
+WIDE = 4096         # steps of k in a panel on a GPU, which reads and writes all sums for each panel
 SEGMENT = 2048      # steps of k that are summed one after the other in reproducible order, at least
 SEGMENTS = 16       # not more than so many sums are combined as a tree
 
@@ -84,9 +85,9 @@ def _split(axis: Ranges, part: int, parts: int) -> list[int]:
 # ---- panels
 
 
-def panel_width(k: int) -> int:
+def panel_width(k: int, most: int = MOST) -> int:
     """Steps of k in a panel, by k alone: in reproducible order it may depend on nothing else."""
-    return min(MOST, max(LEAST, ceil(k / PANELS / LEAST) * LEAST))
+    return min(most, max(LEAST, ceil(k / PANELS / LEAST) * LEAST))
 
 
 def segments(k: int) -> int:
@@ -119,10 +120,14 @@ class Panel(NamedTuple):
     first: bool
 
 
-def panels(placement: Placement, layer: int, width: int, fixed: bool) -> list[Panel]:
+def panels(placement: Placement, layer: int, width: int, fixed: bool, unit: int = 1) -> list[Panel]:
     """The panels of a layer, in the order in which they are multiplied. fixed: they begin at multiples of `width`, in
     order of k, and segments of the reproducible order are marked. Else they also begin where another process has k,
-    unless such parts are narrow, and processes take turns: all links carry panels at all times."""
+    unless such parts are narrow, and processes take turns: all links carry panels at all times. unit: they begin at
+    multiples of it, as the parts of k must."""
+    width = -(-width // unit) * unit
+    if placement.grid.rows == placement.grid.cols == 1 and not fixed:
+        width = max(width, placement.depth.length)     # nothing travels
     begin, end = placement.depth.range(layer)
     k = placement.depth.length
     axes = placement.a.cols, placement.b.rows
@@ -130,7 +135,7 @@ def panels(placement: Placement, layer: int, width: int, fixed: bool) -> list[Pa
     cuts = set(range(begin, end, width))
     if not fixed and all(narrowest(x) >= LEAST for x in axes):
         whole = sorted({begin, end} | {x for axis in axes for x in axis.bounds() if begin < x < end})
-        cuts = {x for b, e in pairwise(whole) for x in even_cuts(b, e, width)}
+        cuts = {x for b, e in pairwise(whole) for x in even_cuts(b, e, width, unit)}
     ends = sorted(cuts | {end} if end > begin else set())
     grid = placement.grid
     found = [Panel(b, e, _pieces(axes[0], layer * grid.cols, grid.cols, b, e),
@@ -149,9 +154,9 @@ def in_turns(found: list[Panel]) -> list[Panel]:
     return [panel._replace(first=i == 0) for i, panel in enumerate(every)]
 
 
-def even_cuts(begin: int, end: int, width: int) -> list[int]:
+def even_cuts(begin: int, end: int, width: int, unit: int = 1) -> list[int]:
     parts = max(1, -(-(end - begin) // width))
-    return [begin + (end - begin) * p // parts for p in range(parts)]
+    return [begin + (end - begin) * p // parts // unit * unit for p in range(parts)]
 
 
 def narrowest(axis: Axis) -> int:

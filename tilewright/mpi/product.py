@@ -18,7 +18,7 @@ import tilewright
 from tilewright import formats
 from tilewright.mpi.arguments import Asked, checked, local_operands
 from tilewright.mpi.flows import Flow, ring
-from tilewright.mpi.layouts import Grid, Layout, slices
+from tilewright.mpi.layouts import Grid, Layout
 from tilewright.mpi.matrix import Array, Matrix, moved
 from tilewright.mpi.placement import Panel, Piece, Placement, panels
 from tilewright.mpi.report import Report
@@ -51,7 +51,7 @@ def matmul(
     """The product of two distributed matrices, alpha * (a @ b) + beta * c, and a function of it. All ranks call it.
 
     a, b       of any formats that tw.matmul multiplies, in any layouts; a.T and a.H are the transposed ones. What does
-               not lie as the product needs it is redistributed first
+               not lie as the product needs it is redistributed first; numbers with scales must lie so
     out        a Matrix to write to, whose layout the result then has; it may be c
     c          a Matrix of the result's shape, in any layout
     out_dtype, epilogue, operands  as tw.matmul has them. operands: numbers; arrays, the same on each rank, that
@@ -61,7 +61,7 @@ def matmul(
                what layouts make necessary. Several layers divide k, and their sums are added up ("2.5D")
     layout     the result's layout; None: that in which it is computed
     reproducible  True: the same bits on any grid, for any layouts and any number of threads
-    panel      steps of k in a panel; None: a sixteenth of k, 64 to 512
+    panel      steps of k in a panel; None: a sixteenth of k, 64 to 512, on a GPU 64 to 4096
     ahead      how many panels travel while one is multiplied
     threads    of each rank's products; as tw.matmul has it
     report     a Report, which is filled with this rank's bytes and times
@@ -90,7 +90,7 @@ def team_of(given: dict[str, Any]) -> Team:
 def _product(team: Team, asked: Asked, report: Report) -> Any:
     place = asked.placement
     m, n, k = asked.sizes
-    report.grid, report.bound = tuple(place.grid), bound_2d(m, n, k, place.grid.size) * asked.a.dtype.itemsize
+    report.grid, report.bound = tuple(place.grid), bound_2d(m, n, k, place.grid.size) * asked.a.store.bytes
     a = moved(team, asked.a.local, asked.a.layout, place.a, report)
     b = moved(team, asked.b.local, asked.b.layout, place.b, report)
     c = None if asked.c is None else moved(team, asked.c.local, asked.c.layout, place.c, report)
@@ -102,22 +102,26 @@ def _product(team: Team, asked: Asked, report: Report) -> Any:
         results = finish(results, c, asked, extra)
     parts = [moved(team, x, place.c, asked.layout, report) for x in results]
     if asked.out is not None:
-        np.copyto(asked.out.local, rounded(parts[0], asked.out.dtype))
+        asked.out.local[...] = rounded(parts[0], asked.out.dtype) if isinstance(parts[0], np.ndarray) else parts[0]
         return asked.out
     made = tuple(Matrix.trusted(team, asked.layout, x) for x in parts)
     return made if asked.several else made[0]
 
 
-def finish(sums: Array, c: Array | None, asked: Asked, extra: dict[str, Any]) -> tuple[Array, ...]:
+def finish(sums: Any, c: Any, asked: Asked, extra: dict[str, Any]) -> tuple[Any, ...]:
     """Sums, to which beta * c is added, through the epilogue and in the format of the result."""
-    if c is not None:
+    if c is not None and not isinstance(c, np.ndarray):
+        sums += c if asked.beta == 1 else c * asked.beta
+    elif c is not None:
         with np.errstate(all="ignore"):
             sums += sums.dtype.type(asked.beta) * c.astype(sums.dtype)
     if asked.function is None:
-        return (rounded(sums, asked.result),)
+        if isinstance(sums, np.ndarray) or asked.result == asked.sums:
+            return (rounded(sums, asked.result) if isinstance(sums, np.ndarray) else sums,)
     m, n = sums.shape
-    found = tilewright.matmul(np.zeros((m, 0), asked.a.dtype), np.zeros((0, n), asked.b.dtype), c=sums, beta=1,
-                              out_dtype=asked.out_dtype, epilogue=asked.function, operands=extra, threads=asked.threads)
+    left, right = asked.store.similar(asked.a.dtype).empty(m, 0), asked.store.similar(asked.b.dtype).empty(0, n)
+    options = {} if asked.function is None else {"epilogue": asked.function, "operands": extra}
+    found = tilewright.matmul(left, right, c=sums, beta=1, out_dtype=asked.out_dtype, threads=asked.threads, **options)
     return found if isinstance(found, tuple) else (found,)
 
 
@@ -127,6 +131,8 @@ class Multiplication:
     def __init__(self, team: Team, asked: Asked, report: Report, a: Array, b: Array, extra: dict[str, Any]) -> None:
         self.team, self.asked, self.report, self.a, self.b, self.extra = team, asked, report, a, b, extra
         self.place: Placement = asked.placement
+        self.stores = {"a": asked.a.store, "b": asked.b.store}
+        self.out = asked.store
         self.at = self.place.grid.place(team.rank)
         self.tile = self.place.tile(team.rank)
         self.flows: dict[int, list[tuple[str, Piece, Flow]]] = {}
@@ -135,17 +141,20 @@ class Multiplication:
         self.tags = {"a": 0, "b": 0}
         self.options: dict[str, Any] = {"threads": asked.threads}
         if asked.reproducible and asked.sums.kind in "fc":
-            self.options |= fixed_plan(asked.a.dtype, asked.b.dtype, asked.sums, asked.width)
+            self.options |= fixed_plan(asked.a.dtype, asked.b.dtype, asked.sums, asked.width) if all(
+                isinstance(x, np.ndarray) for x in (a, b)) else {"batch_invariant": True}
 
     def run(self) -> Array | tuple[Array, ...]:
         """The sums of this rank's part of C; or the finished results, if the last product made them."""
         if self.at is None:
-            return np.empty((0, 0), self.asked.sums)
-        steps = panels(self.place, self.at[2], self.asked.width, self.asked.reproducible)
+            return self.out.empty(0, 0)
+        steps = panels(self.place, self.at[2], self.asked.width, self.asked.reproducible, self.asked.unit)
         fused = (self.asked.function is not None and self.asked.c is None and self.place.grid.layers == 1
                  and min(self.tile) > 0 and len(steps) > 1 and sum(x.first for x in steps) == 1)
         kept: list[tuple[int, Array]] = []       # sums of 2^level segments each, of falling levels
-        sums = np.empty(self.tile, self.asked.sums)
+        sums = self.out.empty(*self.tile)
+        for store in self.stores.values():
+            store.ready()
         with self.team.progressing():
             for s in range(min(self.asked.ahead, len(steps))):
                 self.begin(s, steps[s])
@@ -156,7 +165,7 @@ class Multiplication:
                     self.begin(s, step)
                 if step.first and s:
                     keep(kept, sums)
-                    sums = np.empty(self.tile, self.asked.sums)
+                    sums = self.out.empty(*self.tile)
                 last = fused and s == len(steps) - 1
                 found = self.multiply(s, step, sums, last)
                 if last:
@@ -164,7 +173,7 @@ class Multiplication:
                     return found
             self.settle()
         if not steps:
-            sums.fill(0)
+            sums[:] = 0
         keep(kept, sums)
         while len(kept) > 1:
             right = kept.pop()[1]
@@ -178,19 +187,19 @@ class Multiplication:
         assert self.at is not None
         i, j, _ = self.at
         grid, found = self.place.grid, []
-        for name, pieces, local, me, count, other in (("a", step.a, self.a, j, grid.cols, self.tile[0]),
-                                                      ("b", step.b, self.b, i, grid.rows, self.tile[1])):
+        of_a, of_b = ("a", step.a, self.a, j, grid.cols), ("b", step.b, self.b, i, grid.rows)
+        for name, pieces, local, me, count in (of_a, of_b):
             for piece in pieces:
-                size = (piece.end - piece.begin) * other * local.dtype.itemsize
+                size = self.stores[name].size(*self.extent(name, piece.end - piece.begin))
                 self.tags[name] += 1
                 if count == 1 or not size:
                     continue
                 before, after = ring(piece.owner, me, count)
                 if before is None:
-                    part = own(local, piece, name)
-                    buffer = np.ascontiguousarray(part).reshape(-1).view(np.uint8)
+                    buffer = self.stores[name].message(own(local, piece, name))
                 else:
-                    buffer = self.pool[size].pop() if self.pool.get(size) else np.empty(size, np.uint8)
+                    buffer = self.pool[size].pop() if self.pool.get(size) else self.stores[name].blank(
+                        *self.extent(name, piece.end - piece.begin))
                 tag = DATA + 2 * (self.tags[name] % (DATA_TAGS // 2)) + (name == "b")
                 flow = Flow(self.team, buffer, self.rank(name, before), self.rank(name, after), tag,
                             f"{name} {step.begin} {piece.owner}", self.report)
@@ -221,6 +230,8 @@ class Multiplication:
                     found = self.last(a, b, sums)
                 else:
                     self.add(a, b, sums, 0 if step.first else 1)
+                for store in self.stores.values():
+                    store.launched()
             self.team.took(self.report.events[-1].end - self.report.events[-1].begin)
         self.retire([flow for _, _, flow in flows])
         return found
@@ -230,21 +241,18 @@ class Multiplication:
         pieces = step.a if name == "a" else step.b
         local = self.a if name == "a" else self.b
         came = {piece.owner: flow for which, piece, flow in flows if which == name and flow.source is not None}
-        other = self.tile[0] if name == "a" else self.tile[1]
-        parts = []
+        store, parts = self.stores[name], []
         for piece in pieces:
-            w = piece.end - piece.begin
-            shape = (other, w) if name == "a" else (w, other)
-            parts.append((piece, came[piece.owner].buffer.view(local.dtype).reshape(shape) if piece.owner in came
+            shape = self.extent(name, piece.end - piece.begin)
+            parts.append((piece.at, store.operand(came[piece.owner].buffer, *shape) if piece.owner in came
                           else own(local, piece, name)))
         if len(parts) == 1:
             return parts[0][1]
-        width = step.end - step.begin
-        whole = np.empty((other, width) if name == "a" else (width, other), local.dtype)
-        for piece, part in parts:
-            at = slices(piece.at)
-            whole[(slice(None), at) if name == "a" else (at, slice(None))] = part
-        return whole
+        return store.joined(parts, *self.extent(name, step.end - step.begin), axis=1 if name == "a" else 0)
+
+    def extent(self, name: str, steps: int) -> tuple[int, int]:
+        """The shape of so many steps of k of an operand's panel."""
+        return (self.tile[0], steps) if name == "a" else (steps, self.tile[1])
 
     def add(self, a: Array, b: Array, sums: Array, beta: int) -> None:
         if self.team.progress == "thread" or self.team.size == 1:
@@ -268,13 +276,16 @@ class Multiplication:
             under_way = set(map(id, self.team.flows))
         for flow in [x for x in self.retiring if id(x) not in under_way]:
             self.retiring.remove(flow)
-            self.pool.setdefault(len(flow.buffer), []).append(flow.buffer)
+            if flow.name[0] in self.stores and self.stores[flow.name[0]].pooled:
+                self.pool.setdefault(len(flow.buffer), []).append(flow.buffer)
 
     def settle(self) -> None:
         """Wait until others have what this rank owes them."""
         self.team.wait(lambda: not any(isinstance(flow, Flow) for flow in self.team.flows),
                        lambda: [flow.target for flow in self.team.flows if flow.target is not None],
                        "a panel to be taken")
+        for store in self.stores.values():
+            store.finished()
 
     # ---- layers
 
@@ -289,24 +300,26 @@ class Multiplication:
         ends = [axis.count(j * grid.layers + x) for x in range(grid.layers)]
         at = np.cumsum([0, *ends])
         parts = {layer: sums[:, at[layer]:at[layer + 1]]}
+        self.out.ready()
+        buffers: dict[int, Any] = {}
         requests, sources = [], []
         for step in range(1, grid.layers):
             source, to = (layer - step) % grid.layers, (layer + step) % grid.layers
             if ends[layer] and len(sums):
-                parts[source] = np.empty((len(sums), ends[layer]), sums.dtype)
+                buffers[source] = self.out.blank(len(sums), ends[layer])
                 with self.team.lock:
-                    requests.append(self.team.transport.receive(
-                        parts[source].reshape(-1).view(np.uint8), grid.rank(i, j, source), REDUCE))
+                    requests.append(self.team.transport.receive(buffers[source], grid.rank(i, j, source), REDUCE))
                 sources.append((requests[-1], grid.rank(i, j, source)))
-                self.report.reduced_received += parts[source].nbytes
+                self.report.reduced_received += len(buffers[source])
             if ends[to] and len(sums):
-                message = np.ascontiguousarray(sums[:, at[to]:at[to + 1]]).reshape(-1).view(np.uint8)
+                message = self.out.message(sums[:, at[to]:at[to + 1]])
                 with self.team.lock:
                     requests.append(self.team.transport.send(message, grid.rank(i, j, to), REDUCE))
                 self.report.reduced_sent += len(message)
         with self.report.timed("wait", "sums"):
             self.team.wait(lambda: finished(requests), lambda: [rank for x, rank in sources if not x.done()],
                            "sums of its layer")
+        parts |= {source: self.out.operand(buffer, len(sums), ends[layer]) for source, buffer in buffers.items()}
         kept: list[tuple[int, Array]] = []
         for x in range(grid.layers):
             keep(kept, parts.get(x, parts[layer]))

@@ -45,12 +45,15 @@ class Team:
     timeout   seconds that a rank waits while nothing arrives, before it raises RankError; by default
               TILEWRIGHT_MPI_TIMEOUT, or 120. Of a process that has ended on the same machine it learns within a second
     network   a Network: messages take its time, as if they went over it; for trials on one machine
+    cuda_aware  True: MPI takes addresses in an NVIDIA GPU's memory. Otherwise panels of matrices there go through the
+              host's memory
     progress  who drives messages while a product runs: "thread", or "blocks", the product itself between blocks of
               rows, which needs no thread support of MPI. None: a thread if MPI was initialised for it
     """
 
     def __init__(self, comm: Any = None, *, timeout: float | None = None, network: Network | None = None,
-                 progress: str | None = None) -> None:
+                 progress: str | None = None, cuda_aware: bool = False) -> None:
+        self.cuda_aware = cuda_aware
         if progress not in (None, "thread", "blocks"):
             raise ValueError(f'progress must be "thread", "blocks" or None, not {progress!r}')
         self.timeout = float(os.environ.get("TILEWRIGHT_MPI_TIMEOUT", TIMEOUT_S) if timeout is None else timeout)
