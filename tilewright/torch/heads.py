@@ -1,7 +1,8 @@
 """Attention as an operator of torch, tilewright::attention, with gradients; in place of scaled_dot_product_attention;
 and for transformers.
 
-On the CPU gradients are ours (kernels/cpu/attention_gradients.py). The operator returns (out, lse).
+Gradients are ours: on the CPU by kernels/cpu/attention_gradients.py, on GPUs by attention_gradients.py. The operator
+returns (out, lse).
 """
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from tilewright.api import attention as on_host
 from tilewright.attention_problem import SCORE
 from tilewright.expressions.program import Expression
 from tilewright.expressions.tracing import trace
+from tilewright.torch import attention_gradients
 from tilewright.torch.library import define, differentiate, refuse_gradients
 
 FP8 = torch.float8_e4m3fn
@@ -31,7 +33,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool | str = False, wi
               operands: dict[str, Tensor] | None = None, softcap: float | None = None, sinks: Tensor | None = None,
               q_offsets: Tensor | None = None, k_offsets: Tensor | None = None, return_lse: bool = False) -> Any:
     """softmax(score(scale q k^T)) v as tilewright.attention computes it, whose arguments these are: differentiable in
-    q, k, v and sinks, also by lse, on the CPU. A score function's slope is found from its expression.
+    q, k, v and sinks, also by lse; on GPUs without score functions, soft caps and offsets, and with all powers of some
+    heads in memory. A score function's slope is found from its expression.
 
     bias and operands have no gradients: ValueError if one requires one. TypeError and ValueError for other arguments.
     """
@@ -88,10 +91,9 @@ _operator = define(f"attention({ARRAYS}, {HOW}) -> (Tensor, Tensor)", _kernel, _
 
 def _gradients(g: Tensor, g_lse: Tensor, out: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, *how: Any
                ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    if q.is_cuda:
-        raise NotImplementedError("attention has a backward pass on CPUs, and none on GPUs yet")
     given = _arguments(*how)
-    found = on_host.gradients(q.detach(), k.detach(), v.detach(), out, lse, g, g_lse, **given)
+    gradients = attention_gradients.gradients if q.is_cuda else on_host.gradients
+    found = gradients(q.detach(), k.detach(), v.detach(), out, lse, g, g_lse, **given)
     *rows, sinks = found
     by_q, by_k, by_v = rows
     return by_q, by_k, by_v, lse.new_empty(0) if sinks is None else sinks.to(how[1].dtype)
