@@ -43,7 +43,8 @@ def gradients(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, g: Tens
     each = max(HELD // max(group*queries*keys*q.element_size(), 1), 1)
     for s, first in _parts(q.shape[0] if queries and keys else 0, kv_heads, each):
         own, rows = slice(first, first + each), slice(first*group, (first + each)*group)
-        found = _of_heads(q[s, rows], g[s, rows], lse[s, rows], delta[s, rows], k[s, own], v[s, own], scale, ends, shift)
+        found = _of_heads(q[s, rows], g[s, rows], lse[s, rows], delta[s, rows], k[s, own], v[s, own], scale, ends,
+                          shift)
         by_q[s, rows], by_k[s, own], by_v[s, own] = found
     by_sinks = None
     if sinks is not None:
