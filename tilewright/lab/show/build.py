@@ -83,15 +83,16 @@ def document(records: list[dict[str, Any]], targets: Sequence[Target], forms: tu
     tell("ask the planners")
     family = CHIPS["cpu" if isinstance(targets[0], CpuTarget) else "gpu"]
     chips = list(dict.fromkeys([x.name for x in targets] + [*family]))
-    steps_asked = [step] if step in sliders.PARAMETERS else []
-    plans = [sliders.of_step(x, targets[0]) for x in steps_asked if isinstance(targets[0], GpuTarget)]
+    counted = [sliders.of_step(x, targets[0]) for x in dict.fromkeys((step, *sliders.ALWAYS))
+               if x in sliders.PARAMETERS and isinstance(targets[0], GpuTarget)]
+    plans = []
     for chip in chips:
         try:
             plans.append(sliders.answers(tw.target(chip), *forms))
         except (ValueError, NotImplementedError):
             continue                            # it has no kernels in this format
-    if isinstance(targets[0], GpuTarget):
-        plans += [sliders.of_step(x, targets[0]) for x in sliders.ALWAYS if x not in steps_asked]
+    first = int(step in sliders.PARAMETERS)             # its own parameters stand before the planners' answers
+    plans = [*counted[:first], *plans, *counted[first:]]
     data = {"schema": 2, "command": command, "records": records, "plans": plans,
             "figures": drawings.drawings(list(targets))}
     return page(data, records[0]["title"])
