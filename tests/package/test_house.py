@@ -64,7 +64,7 @@ MOST = {
     "files over 400 lines": 0,
     "lines of the library": 70542,
     "lines of loop nests": 10483,
-    "lines of the lab": 27373,
+    "lines of the lab": 27374,
     "lines of other engines": 7547,
 }
 OTHERS = "dask/", "mpi/", "numpy/", "jax/", "checkpoints/", "torch/distributed/"  # what serves programs of others
