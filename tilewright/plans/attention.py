@@ -35,7 +35,7 @@ class RowsSpec(NamedTuple):
 
 
 class Spec(NamedTuple):
-    """What a kernel depends on. WORD: f32, f64, or bf16x2 for pairs of bf16; KEYS: of a block."""
+    """What a kernel depends on. WORD: f32, f64, or bf16x2 for pairs of bf16; KEYS of a block, NV vectors of a strip."""
     Q: str
     KV: str
     OUT: str
@@ -47,6 +47,7 @@ class Spec(NamedTuple):
     SINKS: bool
     FACTORS: bool
     SCORE: str
+    NV: int = 2
 
 
 def word(problem: Attention, target: CpuTarget) -> str:
@@ -69,13 +70,21 @@ def rows_spec(problem: Attention, target: CpuTarget, contiguous: bool) -> RowsSp
                     p.before is not None or p.after is not None, p.sinks, p.factors, direct, p.score)
 
 
+def tile_rows(target: CpuTarget, NV: int) -> int:
+    """Rows of a tile of NV vectors: beside it there are a row of B and an element of A in registers."""
+    return (target.tile_registers - NV - 1) // NV // 2 * 2
+
+
 def spec(problem: Attention, target: CpuTarget) -> Spec:
-    kind = word(problem, target)
-    rows = (target.tile_registers - 3) // 2
-    keys = max(BLOCK // (2*target.vector_bytes) // rows, 1) * rows
+    """Few queries that half a strip holds, or an odd number of halves, have strips of one vector."""
+    kind, rows = word(problem, target), problem.group * problem.queries
+    halves = -(-rows // target.lanes(8 if kind == "f64" else 4))
+    NV = 1 if halves % 2 and halves < 6 and not problem.ragged else 2
+    height = tile_rows(target, NV)
+    keys = max(BLOCK // (2*target.vector_bytes) // height, 1) * height
     masked = problem.before is not None or problem.after is not None
     return Spec(problem.q, problem.kv, problem.out, kind, problem.size, problem.value_size, keys, masked, problem.sinks,
-                problem.factors, problem.score)
+                problem.factors, problem.score, NV)
 
 
 State = dict[str, tuple[int, str]]
@@ -113,7 +122,7 @@ class Layout:
         number = 8 if spec.WORD == "f64" else 4
         parts = 2 if spec.WORD == "bf16x2" else 1
         V = target.vector_bytes // number
-        lanes = 2 * V
+        lanes = spec.NV * V
         reads = len(score_of(spec.SCORE).reads) if spec.SCORE else 0
         words, columns = -(-spec.SIZE // (V*parts)) * V, -(-spec.VALUE_SIZE // V) * V
         pitch = -(-spec.KEYS // 16) * 16 + 16
@@ -154,15 +163,14 @@ def gradient_layout(spec: Spec, target: CpuTarget) -> Layout:
 
 def gradient_spec(problem: Attention, target: CpuTarget) -> Spec:
     """Two blocks of scores beside each other; everything in f32 or f64."""
-    kind, rows = "f64" if problem.q == "f64" else "f32", (target.tile_registers - 3) // 2
+    kind, rows = "f64" if problem.q == "f64" else "f32", tile_rows(target, 2)
     keys = max(BLOCK // (4*target.vector_bytes) // rows, 1) * rows
     return Spec(problem.q, problem.kv, problem.q, kind, problem.size, problem.value_size, keys, True, False, False,
                 problem.score)
 
 
-def strips(problem: Attention, target: CpuTarget, threads: int) -> int:
+def strips(problem: Attention, lanes: int, threads: int) -> int:
     """Strips of a task: fewer where threads would have none."""
-    lanes = 2 * target.lanes(8 if problem.q == "f64" else 4)
     rows, count = problem.group * problem.queries, MOST_STRIPS
     while count > 1 and -(-rows // (lanes*count)) * problem.sequences * problem.kv_heads < 3*threads:
         count //= 2

@@ -56,7 +56,7 @@ class _Task:
     """Records attention_task(job, index, space)."""
 
     def __init__(self, target: CpuTarget, spec: Spec, name: str) -> None:
-        self.spec, self.s = spec, Strip.on_target(target, spec.WORD)
+        self.spec, self.s = spec, Strip.on_target(target, spec.WORD, spec.NV)
         self.at = Layout.on_target(spec, target)
         s, types = self.s, {"q_at": spec.Q, "k_at": spec.KV, "v_at": spec.KV, "out_at": spec.OUT}
         self.T, self.VT = s.T, vec(s.T, s.V)

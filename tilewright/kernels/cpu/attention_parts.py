@@ -15,6 +15,7 @@ from typing import Any
 from tilewright.ir import Function, Kernel, Tile, Type, Value, f32, f64, i16, i32, i64, ptr, vec
 from tilewright.kernels.cpu.packing import transpose
 from tilewright.kernels.narrow import memory_type, number, widened
+from tilewright.plans.attention import tile_rows
 from tilewright.targets.cpu import CpuTarget
 
 TYPES = {"f32": f32, "f64": f64, "bf16x2": f32, "i32": i32}
@@ -29,9 +30,9 @@ class Strip:
     MR: int
 
     @classmethod
-    def on_target(cls, target: CpuTarget, WORD: str) -> Strip:
+    def on_target(cls, target: CpuTarget, WORD: str, NV: int = 2) -> Strip:
         T = TYPES[WORD]
-        return cls(WORD, target.lanes(T.bytes), 2, (target.tile_registers - 3) // 2)
+        return cls(WORD, target.lanes(T.bytes), NV, tile_rows(target, NV))
 
     @property
     def PARTS(self) -> int:

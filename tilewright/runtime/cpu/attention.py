@@ -56,7 +56,8 @@ def extended() -> CpuTarget:
 @lru_cache(maxsize=512)
 def _planned(problem: Attention, target: CpuTarget, threads: int) -> tuple[plans.Spec, Layout, int]:
     spec = plans.spec(problem, target)
-    return spec, Layout.on_target(spec, target), plans.strips(problem, target, threads)
+    lanes = spec.NV * target.lanes(8 if spec.WORD == "f64" else 4)
+    return spec, Layout.on_target(spec, target), plans.strips(problem, lanes, threads)
 
 
 def sequences(call: Attending) -> np.ndarray:
@@ -170,7 +171,7 @@ def _planned_tasks(call: Attending, result: Array, lse: Array | None, threads: i
         each, emitter, spec = -(-each * dtype.itemsize // 64) * 64, "attention_rows:emit_rows", tuple(few)
     else:
         strip_spec, layout, strips = _planned(p, target, threads)
-        lanes = 2 * target.lanes(8 if strip_spec.WORD == "f64" else 4)
+        lanes = strip_spec.NV * target.lanes(8 if strip_spec.WORD == "f64" else 4)
         blocks = -(-p.group * int(sequences(call)[:, 1].max(initial=0)) // (lanes*strips))
         count = blocks * heads
         fields |= {"strips": strips, "blocks": blocks, "count": count}
