@@ -31,8 +31,8 @@ class Race(AssertionError):
 
 class Group:
     """`ranks` devices that make `calls` calls in a row, each (kind, form, pieces); results are sums of integers. The
-    caller writes rows before each call, and reads the result after it. `one_queue`: a device takes steps of both
-    streams in the order in which they were given."""
+    caller writes rows, and over the last result, before each call, and reads the result after it. `one_queue`: a
+    device takes steps of both streams in the order in which they were given."""
 
     def __init__(self, ranks, calls, seed, slots=2, one_queue=False):
         self.ranks, self.calls, self.random = ranks, calls, random.Random(seed)
@@ -116,9 +116,11 @@ class Group:
         call, step = item
         slot = call % self.slots
         if isinstance(step, str):       # of the caller
-            own = self.calls[call][0] == "scatter" and step == "read"
-            part = Part("rows" if step == "write" else "result", 0 if own else None)
-            self.touch(place, call, self.cells(rank, call, part), write=step == "write")
+            for number, buffer in ((call, "rows" if step == "write" else "result"),
+                                   *[(call - 1, "result")] * (step == "write" and call > 0)):
+                own = self.calls[number][0] == "scatter" and buffer == "result"
+                cells = self.cells(rank, number, Part(buffer, 0 if own else None))
+                self.touch(place, number, cells, write=step == "write")
         elif isinstance(step, Await):
             for flag in step.flags:
                 self.join(place, self.flags[rank, slot, flag][1])

@@ -29,7 +29,7 @@ SLOTS = 2
 LEAST, ALIGN = 1 << 25, 1024        # bytes of a slot; what its parts begin at
 NAMES = {"free": 0, "data": 1, "done": 2}
 MOST_TABLES = 64
-LOOK, LET_GO = 0.1, 5.0             # seconds between looks, and for which waits are ended after the last one
+LOOK = 0.1                          # seconds between looks
 
 _timeout = 600.0
 
@@ -65,7 +65,8 @@ class Memory:
                 self.flags[self.number(slot, Flag("free", peer))] = 1
         torch.cuda.synchronize(peers.device)
         peers.say("memory", str(size))
-        self.launches: dict[Any, list[signals.Launch] | list[signals.Batch]] = {}
+        self.launches: dict[Any, list[signals.Launch]] = {}
+        self.one = torch.ones(1, dtype=torch.int32, device=peers.device)
 
     def number(self, slot: int, flag: Flag) -> int:
         return slot*self.of_slot + (NAMES[flag.name]*self.peers.ranks + flag.block)*MOST_PIECES + flag.piece
@@ -81,7 +82,13 @@ class Memory:
         return self.turn
 
     def signal(self, stream: Any, slot: int, step: Post | Await, label: str) -> None:
-        """Give a stream the launch of a step."""
+        """Give a stream the launch of a step, or beside copies another copy, of the word 1."""
+        if step.stream == COPY:
+            assert isinstance(step, Post)
+            with torch.cuda.stream(stream):
+                for rank, flag in step.flags:
+                    self.handle.get_buffer(rank, (1,), torch.int32, self.number(slot, flag)).copy_(self.one)
+            return
         key = slot, step, label, _timeout
         made = self.launches.get(key)
         if made is None:
@@ -89,16 +96,13 @@ class Memory:
         for launch in made:
             launch(self.peers.device.index, stream.cuda_stream)
 
-    def _made(self, slot: int, step: Post | Await, label: str) -> list[signals.Launch] | list[signals.Batch]:
-        pointers, peers, beside = self.handle.buffer_ptrs, self.peers, step.stream == COPY
+    def _made(self, slot: int, step: Post | Await, label: str) -> list[signals.Launch]:
+        pointers, peers = self.handle.buffer_ptrs, self.peers
         if isinstance(step, Post):
-            places = [pointers[rank] + 4*self.number(slot, flag) for rank, flag in step.flags]
-            return [signals.post_batch(places)] if beside else signals.posts(places)
-        own, word, number = pointers[peers.rank], peers.words.data_ptr(), peers.waits(step, label)
-        places = [own + 4*self.number(slot, flag) for flag in step.flags]
-        if beside:
-            return [signals.await_batch(places, word + 4, number)]
-        return signals.awaits(places, _timeout, own + 4*SLOTS*self.of_slot, word, number)
+            return signals.posts([pointers[rank] + 4*self.number(slot, flag) for rank, flag in step.flags])
+        own = pointers[peers.rank]
+        return signals.awaits([own + 4*self.number(slot, flag) for flag in step.flags], _timeout,
+                              own + 4*SLOTS*self.of_slot, peers.word.data_ptr(), peers.waits(step, label))
 
 
 class Peers:
@@ -109,8 +113,7 @@ class Peers:
         self.rank, self.ranks = group.rank(), group.size()
         self.store = distributed_c10d._get_process_group_store(group)
         self.said, self.kinds, self.memories = 0, set[str](), list[Memory]()
-        # which wait beside products has ended in vain, and at which one the stream of copies is
-        self.words = torch.zeros(2, dtype=torch.int32, pin_memory=True)
+        self.word = torch.zeros(1, dtype=torch.int32, pin_memory=True)      # which wait has ended in vain
         self.table: list[tuple[int, str, float]] = [(0, "", 0)]             # of each word of each wait
         signals.load(device.index)
         self.broken, self.caller, self.tables = "", 0, dict[tuple[tuple[int, ...], ...], Tensor]()
@@ -194,33 +197,17 @@ class Peers:
         yield
 
     def _look(self) -> None:
-        """In a thread of its own: has a wait ended in vain, or does that of copies last too long?"""
-        words, since = self.words.numpy(), (0, time.monotonic())
-        while not words[0]:
+        """In a thread of its own: has a wait ended in vain?"""
+        word = self.word.numpy()
+        while not word[0]:
             time.sleep(LOOK)
-            now, clock = int(words[1]), time.monotonic()
-            if now != since[0] or not now:
-                since = now, clock
-            elif clock - since[1] > _timeout:
-                break
-        sender, label, seconds = self.table[int(words[0]) or since[0]]
+        sender, label, seconds = self.table[int(word[0])]
         message = self.broken = (
             f"rank {self.rank} has waited {seconds:g} s in {label} for rank {sender} of the group "
             f"{self.group.group_name}: results since then are undefined, and the group can make no further call "
             "(set_timeout changes the time)")
         kind = type("PeerTimeout", (PeerTimeout,), {"__init__": lambda self, *_: RuntimeError.__init__(self, message)})
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.caller), ctypes.py_object(kind))
-        self._let_go()
-
-    def _let_go(self) -> None:
-        """End the waits that streams have before them."""
-        side, end = torch.cuda.Stream(self.device), time.monotonic() + LET_GO
-        with torch.cuda.device(self.device), torch.cuda.stream(side):
-            while time.monotonic() < end:
-                for memory in self.memories:
-                    memory.flags.fill_(1)       # the last one says that waits are in vain
-                side.synchronize()
-                time.sleep(0.01)
 
 
 def _boot() -> str:

@@ -7,10 +7,11 @@ run on GPUs (run.py) and on simulated ones by tests, which look for races.
 Memory has names. `rows`, `result` and `partial` are a rank's own; a `landing` is symmetric: others write into it. Each
 is so many blocks, one for a rank, which are cut into pieces. Two calls in a row use two slots of landings.
 
-Flags are words of 32 bits, each in the memory of the rank that waits for it, which is 0 or 1. `Post` writes 1, `Await`
-waits for 1 and writes 0. `free` says that a rank reads the slot no longer that others write: each call waits for all of
-them before its first copy, and posts its own when it has read everything. So constants suffice, also in CUDA graphs
-that are replayed, and no rank gets ahead of another by more than the slots.
+Stream COPY only copies and posts, which copy engines do: a product that has all multiprocessors would hold up a kernel
+until it ends. Flags are words of 32 bits, each in the memory of the rank that waits for it, which is 0 or 1. `Post`
+writes 1, `Await` waits for 1 and writes 0. `free` says that a rank reads the slot no longer that others write: each
+call waits for all of them first, and posts its own when it has read everything. So constants suffice, also in CUDA
+graphs that are replayed, and no rank gets ahead of another by more than the slots.
 """
 
 from __future__ import annotations
@@ -85,14 +86,14 @@ class _Call:
 
     def __init__(self, rank: int, ranks: int, pieces: int) -> None:
         self.rank, self.ranks, self.pieces = rank, ranks, range(pieces)
-        self.steps: list[Step] = [Follow(COPY)]
+        self.steps: list[Step] = []
         # the next ones first, so that at any time ranks write to different ones
         self.after = [(rank + s) % ranks for s in range(1, ranks)]
         self.before = [(rank - s) % ranks for s in range(1, ranks)]
 
-    def enter(self, stream: int) -> None:
+    def enter(self) -> None:
         """Wait until nobody reads this slot."""
-        self.wait(stream, *[Flag("free", peer) for peer in self.after])
+        self.wait(COMPUTE, *[Flag("free", peer) for peer in self.after])
 
     def wait(self, stream: int, *flags: Flag, sender: int | None = None) -> None:
         """For flags of the rank of their block, or of `sender`."""
@@ -105,16 +106,16 @@ class _Call:
     def leave(self) -> list[Step]:
         """This rank has read what landed in its slot, and its copies are done."""
         free = Post(COMPUTE, tuple((peer, Flag("free", self.rank)) for peer in self.after))
-        if not any(step.stream == COPY for step in self.steps[1:]):
-            return [*self.steps[1:], free]          # nothing is forked
-        return [*self.steps, Follow(COMPUTE), free]
+        forked = any(step.stream == COPY for step in self.steps)
+        return [*self.steps, *[Follow(COMPUTE)]*forked, free]
 
 
 def gather(form: str, rank: int, ranks: int, pieces: int) -> list[Step]:
     """Rows of all ranks are multiplied: own ones first, those of others as their pieces land; form "one": by one
     product, when all have landed."""
     call, own = _Call(rank, ranks, pieces), rank
-    call.enter(COPY)
+    call.enter()
+    call.steps.append(Follow(COPY))
     for peer in call.after:
         for piece in call.pieces:
             call.send(Part("rows", 0, piece), Part("landing", own, piece, peer), Flag("data", own, piece))
@@ -139,7 +140,7 @@ def _ring(call: _Call, form: str, own: Part, shared: bool = False) -> None:
     """
     rank, ranks = call.rank, call.ranks
     following = (rank + 1) % ranks
-    call.enter(COMPUTE if form == "stores" else COPY)
+    call.enter()
     for step in range(ranks):
         block = (rank - 1 - step) % ranks
         for piece in call.pieces:
@@ -172,7 +173,7 @@ def scatter(form: str, rank: int, ranks: int, pieces: int) -> list[Step]:
     if form != "one":
         _ring(call, form, Part("result", 0))
         return call.leave()
-    call.enter(COPY)
+    call.enter()
     call.steps += [Multiply(COMPUTE, Part("rows", None), Part("partial", None)), Follow(COPY)]
     for peer in call.after:
         call.send(Part("partial", peer), Part("landing", rank, None, peer), Flag("data", rank))
@@ -188,7 +189,7 @@ def reduce(form: str, rank: int, ranks: int, pieces: int) -> list[Step]:
     others; form "one": each sends its whole product to all, and all add up in the order of ranks."""
     call = _Call(rank, ranks, pieces)
     if form == "one":
-        call.enter(COPY)
+        call.enter()
         call.steps += [Multiply(COMPUTE, Part("rows", None), Part("partial", None)), Follow(COPY)]
         for peer in call.after:
             call.send(Part("partial", None), Part("whole", rank, None, peer), Flag("data", rank))
@@ -200,15 +201,16 @@ def reduce(form: str, rank: int, ranks: int, pieces: int) -> list[Step]:
     _ring(call, form, Part("result", rank), shared=True)
     for source in call.before:
         for piece in call.pieces:
-            call.wait(COPY, Flag("done", source, piece))
-            call.steps.append(Copy(COPY, Part("final", source, piece, rank), Part("result", source, piece)))
+            call.wait(COMPUTE, Flag("done", source, piece))
+            call.steps.append(Copy(COMPUTE, Part("final", source, piece, rank), Part("result", source, piece)))
     return call.leave()
 
 
 def exchange(form: str, rank: int, ranks: int, pieces: int) -> list[Step]:
     """Each block of rows goes to the rank of its number, is multiplied there, and what became of it comes back."""
     call = _Call(rank, ranks, pieces)
-    call.enter(COPY)
+    call.enter()
+    call.steps.append(Follow(COPY))
     for peer in call.after:
         call.send(Part("rows", peer), Part("landing", rank, None, peer), Flag("data", rank))
     call.steps.append(Multiply(COMPUTE, Part("rows", rank), Part("result", rank)))
@@ -217,8 +219,8 @@ def exchange(form: str, rank: int, ranks: int, pieces: int) -> list[Step]:
         call.steps += [Multiply(COMPUTE, Part("landing", source, None, rank), Part("partial", source)), Follow(COPY)]
         call.send(Part("partial", source), Part("final", rank, None, source), Flag("done", rank))
     for peer in call.after:
-        call.wait(COPY, Flag("done", peer))
-        call.steps.append(Copy(COPY, Part("final", peer, None, rank), Part("result", peer)))
+        call.wait(COMPUTE, Flag("done", peer))
+        call.steps.append(Copy(COMPUTE, Part("final", peer, None, rank), Part("result", peer)))
     return call.leave()
 
 

@@ -3,11 +3,9 @@
     post    after all that the stream was given before, write 1 to each word
     await   until each word is 1, then write 0
 
-In two ways. Beside products (`Launch`) they are kernels of one warp or two, which take about 2 us in a CUDA graph.
-After `limit` nanoseconds the words that are still 0 are reported to a word of the host's, and this wait and all later
-ones end, so that no device hangs. Beside copies (`Batch`) they are the driver's stream operations, which take several
-times as long but no multiprocessor: a product that has all of them would hold up a kernel until it ends. While such a
-wait lasts, its number stands in a word of the host's.
+They are kernels of one warp or two, which take about 2 us in a CUDA graph. After `limit` nanoseconds the words that are
+still 0 are reported to a word of the host's, and this wait and all later ones end, so that no device hangs. Beside
+copies there are no kernels: Memory.signal copies a word, and nothing waits.
 """
 
 from __future__ import annotations
@@ -103,41 +101,6 @@ class Launch:
         status = launch(_function(device, self.name), 1, 1, 1, self.threads, 1, 1, 0, stream, self.arguments, None)
         if status:
             raise driver.error(status, "cuLaunchKernel", self.name)
-
-
-class Batch:
-    """Stream operations, as they are repeated."""
-
-    def __init__(self, operations: Sequence[tuple[int, int, int, int]]) -> None:
-        self.count = len(operations)
-        self.operations = (_Operation * self.count)(*[_Operation(*each, 0, 0) for each in operations])
-
-    def __call__(self, device: int, stream: int) -> None:
-        status = driver.entry("cuStreamBatchMemOp", ctypes.c_void_p, ctypes.c_uint, ctypes.c_void_p, ctypes.c_uint)(
-            stream, self.count, ctypes.cast(self.operations, ctypes.c_void_p), 0)
-        if status:
-            raise driver.error(status, "cuStreamBatchMemOp")
-
-
-class _Operation(ctypes.Structure):
-    """CUstreamBatchMemOpParams, of the kinds that are used: operation, address, value, flags."""
-
-    _fields_ = (("operation", ctypes.c_uint), ("address", ctypes.c_uint64), ("value", ctypes.c_uint64),
-                ("flags", ctypes.c_uint), ("alias", ctypes.c_uint64), ("pad", ctypes.c_uint64))
-
-
-# CU_STREAM_MEM_OP_WAIT_VALUE_32, _WRITE_VALUE_32; CU_STREAM_WAIT_VALUE_EQ
-WAIT, WRITE, EQUAL = 1, 2, 1
-
-
-def post_batch(flags: Sequence[int]) -> Batch:
-    return Batch([(WRITE, at, 1, 0) for at in flags])
-
-
-def await_batch(flags: Sequence[int], word: int, number: int) -> Batch:
-    """While it waits, the host's word is `number`, otherwise 0."""
-    return Batch([(WRITE, word, number, 0), *[(WAIT, at, 1, EQUAL) for at in flags],
-                  *[(WRITE, at, 0, 0) for at in flags], (WRITE, word, 0, 0)])
 
 
 @cache
