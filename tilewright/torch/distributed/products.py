@@ -207,13 +207,13 @@ def _reduced(kind: str, name: str, a: Tensor, b: Tensor, scale_a: Tensor | None,
 
     given = [rows] if scale_a is None else [rows, scale_a]
     if how.peers is None:
-        partial = empty(a, m, n, dtype=out.dtype)
+        in_place = kind == "reduce" and a.is_cuda
+        partial = to if in_place else empty(a, m, n, dtype=out.dtype)
         multiplied(tuple(given), (partial,), None)
         if kind == "scatter":
             to.copy_(_sums(partial, on))
-        elif a.is_cuda and ranks > 1:
-            dist.all_reduce(partial, group=on)
-            to.copy_(partial)
+        elif in_place:
+            dist.all_reduce(to, group=on)
         elif partial.numel():
             add([(part,) for part in gathered(partial, on).chunk(ranks)], (to,))
         return out
