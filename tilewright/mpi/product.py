@@ -255,13 +255,32 @@ class Multiplication:
         return (self.tile[0], steps) if name == "a" else (steps, self.tile[1])
 
     def add(self, a: Array, b: Array, sums: Array, beta: int) -> None:
+        multiply = self.by_parts if "plan" in self.options and sums.dtype.kind == "c" else self.at_once
         if self.team.progress == "thread" or self.team.size == 1:
-            tilewright.gemm(self.asked.alpha, a, b, beta, sums, **self.options)
+            multiply(a, b, sums, beta)
             return
         rows = max(1, -(-len(sums) // BLOCKS))
         for i in range(0, len(sums), rows):
-            tilewright.gemm(self.asked.alpha, a[i:i + rows], b, beta, sums[i:i + rows], **self.options)
+            multiply(a[i:i + rows], b, sums[i:i + rows], beta)
             self.team.poll()
+
+    def at_once(self, a: Array, b: Array, sums: Array, beta: int) -> None:
+        tilewright.gemm(self.asked.alpha, a, b, beta, sums, **self.options)
+
+    def by_parts(self, a: Array, b: Array, sums: Array, beta: int) -> None:
+        """A complex product as real ones, in one order: how tilewright multiplies it at once depends on its size."""
+        if self.asked.alpha != 1:
+            a = (a * sums.dtype.type(self.asked.alpha)).astype(sums.dtype)
+        left, right = ([np.ascontiguousarray(x) for x in (m.real, m.imag)[:2 if m.dtype.kind == "c" else 1]]
+                       for m in (a, b))
+        for to, terms in ((sums.real, ((0, 0, 1), (1, 1, -1))), (sums.imag, ((0, 1, 1), (1, 0, 1)))):
+            before = beta
+            for i, j, sign in terms:
+                if i < len(left) and j < len(right):
+                    tilewright.gemm(sign, left[i], right[j], before, to, **self.options)
+                    before = 1
+            if not before:
+                to[:] = 0           # of real operands
 
     def last(self, a: Array, b: Array, sums: Array) -> tuple[Array, ...]:
         """The last product, with the epilogue in it."""
@@ -346,7 +365,8 @@ def keep(kept: list[tuple[int, Array]], sums: Array) -> None:
 
 @lru_cache(maxsize=64)
 def fixed_plan(a: np.dtype[Any], b: np.dtype[Any], sums: np.dtype[Any], width: int) -> dict[str, Any]:
-    """What makes a product's bits independent of the tile's size: one plan, of packed operands, with one block of k."""
-    a_name, b_name, out = (formats.get(x).name for x in (a, b, sums))
+    """What makes a product's bits independent of the tile's size: one plan, of packed operands, with one block of k.
+    Complex products are made of real ones."""
+    a_name, b_name, out = (formats.get(x if x.kind != "c" else np.empty(0, x).real.dtype).name for x in (a, b, sums))
     plan = tilewright.plan(tilewright.Gemm(4096, 4096, width, a_name, b_name, out), threads=1, batch_invariant=True)
     return {"plan": str(plan)}
