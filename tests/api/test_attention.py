@@ -16,7 +16,7 @@ from tilewright.runtime.cpu.attention import attend
 from tilewright.simulator.memory import AddressSpace
 from tilewright.simulator.product import SimulatedHost
 
-CASES = 3
+CASES = 2
 
 
 @pytest.mark.parametrize("number", range(CASES))
