@@ -58,7 +58,7 @@ def check(on: Any, case: Case) -> None:
     assert error <= ERRORS[case["q"]] * max(v, 1e-30), f"error {error} of {v}"
     assert (np.isfinite(lse) == np.isfinite(logs)).all(), "finite logarithms"
     apart = np.abs(np.where(np.isfinite(logs), lse, 0) - np.where(np.isfinite(logs), logs, 0)).max(initial=0)
-    assert apart <= 1e-3, f"lse {apart}"
+    assert apart <= (3e-2 if case["q"] == "e4m3fn" else 1e-3), f"lse {apart}"
 
 
 def placed(on: Any, x: Any) -> Any:

@@ -155,7 +155,7 @@ def many_queries(p: Attention, band: str) -> AttentionPlan:
     if p.q == "e4m3fn":
         return AttentionPlan(2, 128, 4 if widest <= 128 else 2)
     if widest > 64:
-        return AttentionPlan(2, 128 if widest <= 128 else 80 if widest <= 192 else 64)
+        return AttentionPlan(2, 128 if widest <= 128 else 80 if widest <= 192 and not p.page else 64)     # of one page
     plans = {AttentionPlan(3, 128): 1.0, AttentionPlan(2, 128, 3): 0.8}
     return min(plans, key=lambda plan: _pairs(p, ROWS*plan.blocks, plan.keys, band) / plans[plan])
 

@@ -32,7 +32,8 @@ def check(monkeypatch, arrays, **how):
     want, sums = (x.reshape(y.shape) for x, y in zip(reference(checked(**arrays, **how)), (out, lse)))
     seen = sums > -np.inf
     near = 2.0**-4 if arrays["q"].dtype == E4M3 else 2.0**-6            # of powers that are rounded
-    assert (abs(out.astype(np.float64) - want) <= near * abs(arrays["v"].astype(np.float64)).max(initial=0)).all()
+    most = np.nanmax(abs(arrays["v"].astype(np.float64)), initial=0)
+    assert (abs(out.astype(np.float64) - want) <= near * most).all()
     np.testing.assert_allclose(lse[seen], sums[seen], atol=1e-4)
 
 
@@ -65,8 +66,16 @@ def pages(queries, page):
     each = -(-200 // page)
     table = np.random.default_rng(page).permutation(4 * each)[:3 * each].reshape(3, each).astype(np.int32)
     table[1, 1:] = 1 << 30                  # beyond its length
-    return qkv((3, 4, queries, 64), (4 * each, 2, page, 64), (4 * each, 2, page, 64)) | {
-        "table": table, "lengths": np.array([150, 1, 190], np.int32)}
+    found, lengths = qkv((3, 4, queries, 64), (4 * each, 2, page, 64), (4 * each, 2, page, 64)), [150, 1, 190]
+    for sequence, length in enumerate(lengths):                         # behind it anything may be
+        found["v"][table[sequence, length // page], :, length % page:] = np.nan
+    return found | {"table": table, "lengths": np.array(lengths, np.int32)}
+
+
+def padded(dtype):
+    found = {name: x.astype(dtype) for name, x in qkv((2, 2, 140, 64), (2, 1, 200, 64), (2, 1, 200, 64)).items()}
+    found["v"][0, :, 130:] = found["v"][1, :, 70:] = np.nan
+    return found | {"lengths": np.array([130, 70], np.int32)}
 
 
 def at_any_distance():
@@ -75,7 +84,7 @@ def at_any_distance():
 
 
 def eight_bits():
-    arrays = {name: x.astype(E4M3) for name, x in qkv((1, 2, 70, 64), (1, 1, 150, 64), (1, 1, 150, 96)).items()}
+    arrays = {name: x.astype(E4M3) for name, x in qkv((1, 1, 70, 128), (1, 1, 150, 128), (1, 1, 150, 128)).items()}
     return arrays | {"k_scale": np.full((1, 1), 0.5, np.float32), "v_scale": np.full((1, 1), 2, np.float32)}
 
 
@@ -85,8 +94,10 @@ def eight_bits():
      {"causal": "upper left", "window": 30, "softcap": 5.0}),
     (tokens_first, {}), (beside, {"causal": True}), (ragged, {"causal": True}),
     (partial(pages, 1, 16), {"causal": True}), (partial(pages, 2, 256), {"causal": True}),
-    (at_any_distance, {"scale": -0.2}), (eight_bits, {"causal": True, "softcap": 3.0}),
-], ids=["window", "tokens first", "beside", "ragged", "pages", "long pages", "any distance", "8 bits"])
+    (at_any_distance, {"scale": -0.2}), (partial(padded, BF16), {"causal": True}), (partial(padded, E4M3), {}),
+    (eight_bits, {"causal": True, "softcap": 3.0}),
+], ids=["window", "tokens first", "beside", "ragged", "pages", "long pages", "any distance", "padded", "padded 8 bits",
+        "8 bits"])
 def test_calls(monkeypatch, arrays, how):
     check(monkeypatch, arrays(), **how)
 

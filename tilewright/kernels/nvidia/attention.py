@@ -129,7 +129,7 @@ class _Math:
         order = parts.order
         work = Carried(k, order.work(k.constant(i32, 0)))
         self._first_scores(k.constant(i32, 0))
-        self._begin(work.get())
+        self._begin(work.get(), k.constant(i32, 0))
         with k.loop(order.rounds, unroll=False) as number:
             now, begin = work.get(), self.position.get()
             self._steps(now, number, begin)
@@ -140,7 +140,7 @@ class _Math:
             parts.result.store(now, self.mine, self.t, self.sums, self.largest, self.total, self._factor())
             work.set(order.work(after))
             self.position.set(begin + now.count)
-            self._begin(work.get())
+            self._begin(work.get(), begin + now.count, more)
 
     def _steps(self, work: Work, number: Value, begin: Value) -> None:
         """All tiles of keys but the first."""
@@ -192,8 +192,10 @@ class _Math:
         k.wgmma_wait(0, self.scores)
         parts.keys.give_back(number)
 
-    def _begin(self, work: Work) -> None:
-        """With the scores of a tile's first keys."""
+    def _begin(self, work: Work, position: Value, more: Value | None = None) -> None:
+        """With the scores of a tile's first keys, at this position; `more`: whether they are of another tile."""
+        if self.s.shape.lengths and not self.s.EIGHT:
+            self._clear(work, position, more)
         for half in range(2):
             self.largest[0, half], self.total[0, half] = -math.inf, 0
         for ij in self.sums.registers:
@@ -205,6 +207,22 @@ class _Math:
         self._finish(work, self.k.constant(i32, 0), MASKED=True)
         self._softmax()
         self._pack()
+
+    def _clear(self, work: Work, position: Value, more: Value | None) -> None:
+        """Values behind a sequence's last key, of which memory may have any, become 0: their powers are 0, and 0 times
+        an inf or a NaN is none."""
+        k, s, values = self.k, self.s, self.parts.values
+        first = work.keys - (work.end - 1)*s.KEYS
+        behind = first < s.KEYS if more is None else (first < s.KEYS) & more
+        with k.when(behind):
+            values.filled(position)
+            stage, tile, t = position % s.plan.stages, s.values, self.mine*GROUP + self.t
+            for block in range(tile.BYTES // tile.BLOCK):
+                begin = k.max(first, 0)*tile.SWIZZLE + t*16
+                with k.loop(tile.BLOCK, start=begin, step=GROUP*s.WARPGROUPS*16, unroll=False) as at:
+                    k.store(values.smem.at(stage, at + block*tile.BLOCK).as_(i32), k.broadcast(k.constant(i32, 0), 4))
+            k.fence_async()
+            k.role_barrier()
 
     def _step(self, work: Work, number: Value, begin: Value, p: Value, MASKED: bool) -> None:
         k, parts, turns = self.k, self.parts, self.turns

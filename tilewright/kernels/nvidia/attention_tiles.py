@@ -287,7 +287,7 @@ class Loads:
         k, g, s, shape = self.k, self.g, self.s, self.s.shape
         stage = ring.refill(position)
         head = work.head if shape.packed else work.head // g.group
-        if s.EIGHT and ring.tile == s.values:
+        if s.EIGHT and map is g.v:
             with k.when(k.elect()):
                 ring.copy(map, stage, 0, (0, head, work.sequence), tile*s.KEYS)
             return

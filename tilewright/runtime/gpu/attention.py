@@ -110,7 +110,7 @@ def _readable(run: Run, x: Array) -> Array:
 
 def _launch(run: Run, call: Attending, out: Array, lse: Array | None, plan: AttentionPlan | None) -> None:
     p = call.problem
-    v = _keys_contiguous(run, call.v) if p.q == "e4m3fn" else call.v
+    v = _keys_contiguous(run, call.v, call.lengths) if p.q == "e4m3fn" else call.v
     given = {"out": out, "lse": lse, "sinks": None if call.sinks is None else run.typed(call.sinks, F32),
              **_indices(run, call), **(_factors(run, call) if p.q == "e4m3fn" else {}),
              **({f"of_{aux.name}": x for aux, x in zip(p.function.reads, call.reads)} if p.function else {})}
@@ -188,14 +188,15 @@ def _factors(run: Run, call: Attending) -> dict[str, Any]:
     return {f"{x}_factors": each for x, each in zip("qkv", factors)}
 
 
-def _keys_contiguous(run: Run, v: Array) -> Array:
+def _keys_contiguous(run: Run, v: Array, lengths: Array | None) -> Array:
     """[sequences, kv heads, size, keys], as kernels/nvidia/attention_values.py has them."""
     sequences, heads, keys, size = v.shape
     row = -(-keys // 32) * 32
     there, (by_sequence, by_head, by_key, _) = run.temporary((sequences, heads, size, row), BYTE), v.strides
-    run.launch(run.kernel(VALUES, SIZE=size), (-(-row * size // 128 // 256), heads, sequences), {
+    given = {} if lengths is None else {"lengths": run.typed(lengths, I32)}
+    run.launch(run.kernel(VALUES, SIZE=size, LENGTHS=bool(given)), (-(-row * size // 128 // 256), heads, sequences), {
         "v": v, "v_row": by_key, "v_head": by_head, "v_batch": by_sequence, "keys": keys, "heads": heads,
-        "target": there, "row": row})
+        "target": there, "row": row, **given})
     return there
 
 
