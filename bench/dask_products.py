@@ -1,6 +1,6 @@
 """Products of Dask arrays on a cluster of processes: tilewright.dask beside da.matmul, times and peak memory.
 
-    python bench/dask_products.py [--size 20000] [--chunk 2500] [--format f4 | i1] [--source storage random persisted]
+    python bench/dask_products.py [--size 20000] [--chunk 2000] [--format f4 | i1] [--source random storage persisted]
                                   [--workers 2] [--rounds 3] [--folder /tmp] [--theirs N] [--out FILE]
 
 Each run has a new cluster, and begins once its workers have multiplied small arrays; the two libraries take turns.
@@ -137,7 +137,7 @@ def one(side: str, source: str, n: int, args: Any) -> dict[str, Any]:
 def main() -> None:
     parser = ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--size", type=int, default=20000)
-    parser.add_argument("--chunk", type=int, default=2500)
+    parser.add_argument("--chunk", type=int, default=2000)
     parser.add_argument("--format", choices=("f4", "i1"), default="f4")
     parser.add_argument("--source", nargs="+", choices=("storage", "random", "persisted"),
                         default=["random", "storage"])

@@ -7,6 +7,7 @@ import runpy
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tilewright import mpi
 
@@ -16,7 +17,8 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 def test_all_are_tested_and_listed():
     names = {path.name for path in EXAMPLES.glob("*.py")}
     assert names == {"integers.py", "quantized_layer.py", "own_kernel.py", "own_arithmetic.py", "nearest_neighbours.py",
-                     "shortest_paths.py", "transformer_block.py", "own_loops.py", "mpi_product.py"}
+                     "shortest_paths.py", "larger_than_memory.py", "transformer_block.py", "own_loops.py",
+                     "mpi_product.py"}
     assert all(f"({name})" in (EXAMPLES / "README.md").read_text() for name in names)
 
 
@@ -61,6 +63,13 @@ def test_products_with_their_own_arithmetic(capsys):
     runpy.run_path(str(EXAMPLES / "nearest_neighbours.py"))["main"](1300, 40, 6)
     runpy.run_path(str(EXAMPLES / "shortest_paths.py"))["main"](60)
     assert capsys.readouterr().out.count("as by") == 2
+
+
+def test_larger_than_memory(capsys):
+    """Operands of twice the limit, in less than it."""
+    pytest.importorskip("dask.array")
+    assert runpy.run_path(str(EXAMPLES / "larger_than_memory.py"))["main"](1600, 200) < 1
+    assert "20 MB of operands" in capsys.readouterr().out
 
 
 def test_comparison_with_other_systems(monkeypatch, tmp_path):
