@@ -64,6 +64,9 @@ def test_random_shapes_and_chunks(dtype, request):
     with --all-ways all."""
     thorough = some(request, dtype in FORMATS[:2])
     rng = np.random.default_rng(1)
+    empty = quietly(twd.matmul, da.zeros((0, 0), chunks=((0, 0), (0, 0)), dtype=dtype),
+                    da.zeros((0, 3), chunks=1, dtype=dtype))
+    assert empty.compute().shape == (0, 3)
     for shape in SHAPES if thorough else SHAPES[:2]:
         m, k, n = shape
         a, b = numbers(rng, (m, k), dtype), numbers(rng, (k, n), dtype)

@@ -48,12 +48,19 @@ def recut(x: Any, name: str, axis: int, chunks: Chunks, why: str) -> Any:
                          "that are not known cannot be cut anew. Compute them before: compute_chunk_sizes()")
     if sum(old) != sum(chunks):
         raise ValueError(f"axis {axis} of {name} has size {int(sum(old))}, and must have {int(sum(chunks))}, {why}")
-    found = x.rechunk({axis: chunks})
+    found = rechunked(x, axis, chunks)
     cost = size(x.nbytes) if known(tuple(map(float, x.shape))) else "all of it"
     warn(f"{name} is rechunked along axis {axis} from {_shown(old)} to {_shown(chunks)}, {why}. This copies {cost} "
          f"through {plural(math.prod(x.numblocks), 'task')} into {plural(math.prod(found.numblocks), 'block')}. "
          "Arrays that are made with chunks that match cost nothing")
     return found
+
+
+def rechunked(x: Any, axis: int, chunks: Chunks) -> Any:
+    """x with these chunks along an axis. Dask leaves arrays without elements as they are."""
+    if 0 in x.shape:
+        return da.zeros(x.shape, dtype=x.dtype, chunks=(*x.chunks[:axis], chunks, *x.chunks[axis + 1:]))
+    return x.rechunk({axis: chunks})
 
 
 def whole(x: Any, name: str, axis: int, why: str) -> Any:

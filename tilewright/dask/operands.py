@@ -86,8 +86,10 @@ def cut_alike(a: Any, b: Any, labels: Sequence[Labels]) -> list[Any]:
 
 def _merged(x: Any) -> Any:
     """With one block along axes of size 1, which broadcast."""
-    cut = {axis: 1 for axis, n in enumerate(x.shape) if n == 1 and len(x.chunks[axis]) > 1} if x is not None else {}
-    return x.rechunk(cut) if cut else x
+    for axis, n in enumerate(() if x is None else x.shape):
+        if n == 1 and len(x.chunks[axis]) > 1:
+            x = chunks.rechunked(x, axis, (1,))
+    return x
 
 
 def is_array(x: Any) -> bool:
