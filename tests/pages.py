@@ -3,6 +3,7 @@
     ```python          the code, in one namespace per page
     ```text            behind it: what it prints, to the character
     ```python torch    only where torch is installed
+    ```python jax      only where JAX is installed
     ```python cuda     only where there is a CUDA device; elsewhere it is compiled
     ```python excerpt FILE   lines of that file of the repository, in its order; `...` alone stands for lines left out
     ```asm excerpt STEP      lines of the hot loop that this step of the CPU ladder compiles to for AVX2, likewise
@@ -56,9 +57,9 @@ def outputs(page: Path, cuda: bool) -> Iterator[tuple[tuple[int, int], str, str]
         for block in BLOCK.finditer(text):
             kind, body, above = block["kind"].split(), block["body"], text.count("\n", 0, block.start("body"))
             match kind:
-                case ["python"] | ["python", "torch" | "cuda"]:
+                case ["python"] | ["python", "torch" | "cuda" | "jax"]:
                     code = compile("\n" * above + body, str(page), "exec")
-                    if all({"cuda": cuda, "torch": find_spec("torch")}[need] for need in kind[1:]):
+                    if all(cuda if need == "cuda" else find_spec(need) for need in kind[1:]):
                         printed = StringIO()
                         with redirect_stdout(printed):
                             exec(code, namespace)

@@ -1,8 +1,11 @@
 """tilewright.numpy: the same results with it installed, whose they are, and that it can be taken away."""
 
+import os
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -234,6 +237,20 @@ def test_the_number_of_threads_is_tilewrights(threads, workers):
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
                          env={"PATH": "", "TILEWRIGHT_NUM_THREADS": threads, "PYTHONPATH": ":".join(sys.path)})
     assert run.stdout.split() == [str(workers)]
+
+
+@pytest.mark.slow
+def test_a_part_of_numpys_own_tests():
+    """python -m tests.suites installed.numpy runs all."""
+    path = Path(np.__file__).parent / "linalg/tests/test_linalg.py"
+    if not path.exists():
+        pytest.skip("this NumPy has no tests")
+    run = subprocess.run([sys.executable, "-m", "pytest", "-q", "-n0", "-c", "/dev/null", "--rootdir", str(path.parent),
+                          "-p", "no:cacheprovider", "-p", "tests.suites.installed", "-k", "MultiDot",
+                          str(path)], cwd=Path(__file__).parents[2], env={**os.environ, "TILEWRIGHT_TAKES": "all"},
+                         capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout
+    assert re.search(r"^\d+ passed", run.stdout, re.M), run.stdout
 
 
 @pytest.mark.parametrize(("text", "groups"), [
