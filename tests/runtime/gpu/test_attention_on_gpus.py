@@ -31,10 +31,16 @@ def check(monkeypatch, arrays, **how):
     out, lse = attended(on, arrays, how)
     want, sums = (x.reshape(y.shape) for x, y in zip(reference(checked(**arrays, **how)), (out, lse)))
     seen = sums > -np.inf
-    near = 2.0**-4 if arrays["q"].dtype == E4M3 else 2.0**-6            # of powers that are rounded
-    most = np.nanmax(abs(arrays["v"].astype(np.float64)), initial=0)
-    assert (abs(out.astype(np.float64) - want) <= near * most).all()
+    near = 2.0**-4 if arrays["q"].dtype == E4M3 else 2.0**-7            # powers are rounded to 4 bits, to 8
+    assert apart(out, want) <= near
     np.testing.assert_allclose(lse[seen], sums[seen], atol=1e-4)
+
+
+def apart(out, want):
+    """The norm of the difference over that of what is wanted, of the head with the largest: an error that is large
+    beside values of V, and not beside results, which are means of many, is none that the largest element shows."""
+    pairs = zip(out.astype(np.float64).reshape(-1, *want.shape[-2:]), want.reshape(-1, *want.shape[-2:]))
+    return max((np.linalg.norm(x - y) / max(np.linalg.norm(y), 1e-30) for x, y in pairs), default=0)
 
 
 def normal(*shapes):
