@@ -95,9 +95,3 @@ def test_arrays_give_arrays_tensors_tensors_and_a_misspelt_keyword_is_an_error(t
 
 def test_dir_is_the_public_interface():
     assert dir(tw) == tw.__all__
-
-
-def test_a_free_threaded_python_is_refused_with_a_sentence():
-    code = "import sys; sys.abiflags = 't'; import tilewright"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=PACKAGE.parent)
-    assert "ImportError: tilewright needs a CPython with its global lock" in done.stderr

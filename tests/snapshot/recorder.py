@@ -48,18 +48,22 @@ CPUS = {"zen3": 1, "zen4": 8, "sapphirerapids": 1}     # and the cores that they
 TARGETS = (*CPUS, "sm_80", "sm_90a", "gfx950")
 
 
+# Tools, and what needs packages that are not always installed: no line is of theirs.
+LEFT_OUT = "lab", "torch", "jax", "dask", "mpi", "numpy", "checkpoints", "__main__"
+
+
 def short(*texts: str, digits: int = 6) -> str:
     """A few digits that differ where the texts do."""
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:digits]
 
 
 def warm() -> None:
-    """Import every module of the library, so that no line depends on which one came first."""
+    """Import every module but LEFT_OUT, so that no line depends on which one came first."""
     gc.disable()
     root = Path(tw.__file__).parent
     for path in sorted(root.rglob("*.py")):
         name = ".".join(path.relative_to(root.parent).with_suffix("").parts).removesuffix(".__init__")
-        if not name.startswith(("tilewright.lab", "tilewright.torch", "tilewright.__main__")):
+        if not name.startswith(tuple(f"tilewright.{x}" for x in LEFT_OUT)):
             import_module(name)
     gc.freeze()
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,12 +21,13 @@ from typing import Any
 import numpy as np
 
 import tilewright as tw
+from tilewright import forks
 from tilewright.runtime.cpu import pool
 
 VARIABLE = "TILEWRIGHT_NUM_THREADS"
 INDEXED = {"argmin": "min_argmin", "argmax": "max_argmax"}       # their partial results have the value, too
 
-_lock = threading.Lock()
+_lock = forks.Lock()
 _running: Counter[Any] = Counter()      # by worker, of this process: how many products its tasks compute now
 
 

@@ -1,7 +1,6 @@
 """Products inside JAX's programs: `tilewright.jax.matmul` and `einsum` in jit, grad, vmap, on CPUs and NVIDIA's GPUs.
 
-    import tilewright.jax as twj
-    f = jax.jit(lambda x, w: twj.matmul(x, w, epilogue=tw.gelu))
+    f = jax.jit(lambda x, w: tilewright.jax.matmul(x, w, epilogue=tw.gelu))
 
 XLA calls tilewright by its foreign function interface, with its own buffers and on its own stream. See docs/arrays.md.
 """

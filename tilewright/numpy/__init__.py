@@ -1,7 +1,6 @@
 """NumPy's products by tilewright, in programs that know nothing of it: np.matmul and the operator @, np.dot, vdot,
 inner, einsum and tensordot, for the calls where tilewright is faster.
 
-    import tilewright.numpy
     tilewright.numpy.install()                  # until uninstall()
     with tilewright.numpy.installed(): ...      # for a while
 

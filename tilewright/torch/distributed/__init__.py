@@ -1,6 +1,5 @@
-"""Products across the ranks of torch.distributed: gathered rows, scattered and reduced sums, sharded layers, experts.
-
-    import tilewright.torch.distributed as twd
+"""Products across the ranks of torch.distributed: gathered rows, scattered and reduced sums, sharded layers, experts
+(twd is this module).
 
     y = twd.all_gather_matmul(x, w)             # rows of all ranks times this rank's columns
     x = twd.matmul_reduce_scatter(y, v)         # this rank's rows of the sum over ranks
