@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 
 import tilewright as tw  # noqa: E402
 import tilewright.torch as twt  # noqa: E402
+from tilewright.torch import heads  # noqa: E402
 
 F = torch.nn.functional
 
@@ -86,6 +87,18 @@ def test_the_switch_takes_attention_without_dropout() -> None:
         F.scaled_dot_product_attention(q, k, v, dropout_p=0.5)
     assert taken == ["attention"]
     torch.testing.assert_close(found, want)
+
+
+def test_the_switch_leaves_to_torch_what_no_kernel_does(monkeypatch: Any) -> None:
+    """As f32 on a GPU."""
+    def refuses(*args: Any, **how: Any) -> Any:
+        raise NotImplementedError("attention on GPUs takes bf16 or f16")
+    monkeypatch.setattr(heads, "scaled_dot_product_attention", refuses)
+    q = torch.randn(1, 2, 8, 16)
+    want = F.scaled_dot_product_attention(q, q, q)
+    with twt.enable("always"):
+        found = F.scaled_dot_product_attention(q, q, q)
+    assert torch.equal(found, want)
 
 
 def test_a_model_of_transformers_computes_the_same() -> None:

@@ -95,11 +95,16 @@ class _Switch(TorchFunctionMode):
         elif torch.compiler.is_compiling():
             take = False
         elif tensors[0].is_cuda:
-            take = functions.unaligned(*tensors)
+            take = name != "attention" and functions.unaligned(*tensors)
         else:
             take = _measured(name, tensors, options, lambda: function(*args, **kwargs),
                              lambda: ours(*tensors, **options))
-        return ours(*tensors, **options) if take else function(*args, **kwargs)
+        try:
+            return ours(*tensors, **options) if take else function(*args, **kwargs)
+        except NotImplementedError:
+            if not take or name != "attention":
+                raise
+            return function(*args, **kwargs)    # a GPU, a format or a head size that no kernel of ours is for
 
 
 def _ready(tensors: tuple[Any, ...]) -> bool:
@@ -183,7 +188,8 @@ def enable(rule: Rule = "measured") -> Enabled:
     rule    "measured", "always", or a function of the operator's name, "mm", "addmm", "linear" or "attention" (without
             dropout), and its tensors that says whether tilewright takes the call. What is measured holds for the
             process; it differs between runs where both are about as fast, and the results' last bits with it. While
-            torch.compile traces, "measured" takes nothing.
+            torch.compile traces, "measured" takes nothing; of attention it takes none on GPUs. Attention that no kernel
+            of tilewright computes stays torch's by any rule.
 
     Taken are f32, f64, bf16 and f16, strided tensors on one device and outside autocast; gradients are ours then, too.
     """
