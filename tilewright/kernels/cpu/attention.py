@@ -40,16 +40,7 @@ def emit_attention(target: CpuTarget, *fields: Any) -> Function:
     spec = Spec(*fields)
     named = f"attention_{crc32(repr(spec).encode()):08x}"
     task = _Task(target, spec, f"{named}_task")
-    k = Kernel(named, noalias=False, job=ptr(i8), tid=i64)
-    job, tid = k.args
-    g = job_fields(k, job, jobs.ATTENTION, i8, space=i8)
-    claimed = (job + jobs.offsets(jobs.ATTENTION)["claimed"]).as_(i64)
-    own = g.space + tid*g.space_step
-    index = k.variable(i64, k.atomic_add(claimed, 1, "monotonic"))
-    with k.while_(lambda: index.get() < g.count):
-        k.call(task.k.function, job, index.get(), own)
-        index.set(k.atomic_add(claimed, 1, "monotonic"))
-    return k.function
+    return parts.claims(named, jobs.ATTENTION, task.k.function)
 
 
 class _Task:

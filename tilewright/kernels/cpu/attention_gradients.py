@@ -38,16 +38,7 @@ def emit_gradients(target: CpuTarget, SIDE: str, *fields: Any) -> Function:
     spec = Spec(*fields)
     named = f"attention_{SIDE}_{crc32(repr(spec).encode()):08x}"
     task = _Task(target, spec, SIDE, f"{named}_task")
-    k = Kernel(named, noalias=False, job=ptr(i8), tid=i64)
-    job, tid = k.args
-    g = job_fields(k, job, JOB, i8, space=i8)
-    claimed = (job + jobs.offsets(JOB)["claimed"]).as_(i64)
-    own = g.space + tid*g.space_step
-    index = k.variable(i64, k.atomic_add(claimed, 1, "monotonic"))
-    with k.while_(lambda: index.get() < g.count):
-        k.call(task.k.function, job, index.get(), own)
-        index.set(k.atomic_add(claimed, 1, "monotonic"))
-    return k.function
+    return parts.claims(named, JOB, task.k.function)
 
 
 class _Task:

@@ -12,8 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright.ir import Function, Kernel, Tile, Type, Value, f32, f64, i16, i32, i64, ptr, vec
+from tilewright.ir import Function, Kernel, Tile, Type, Value, f32, f64, i8, i16, i32, i64, ptr, vec
+from tilewright.kernels.cpu import jobs
 from tilewright.kernels.cpu.packing import transpose
+from tilewright.kernels.cpu.pool import job_fields
 from tilewright.kernels.narrow import memory_type, number, widened
 from tilewright.plans.attention import tile_rows
 from tilewright.targets.cpu import CpuTarget
@@ -179,3 +181,18 @@ def transposed(k: Kernel, s: Strip, rows: Value, PITCH: int, WIDTH: Any, to: Val
             x = [k.load(rows + (c + (v*s.V + e)*PITCH), vec(E, s.V), E.bytes * s.V) for e in range(s.V)]
             for e, y in enumerate(transpose(k, x)):
                 k.store(to + ((c + e)*s.LANES + v*s.V), y, E.bytes * s.V)
+
+
+def claims(name: str, fields: tuple[str, ...], task: Function) -> Function:
+    """name(job, tid): what thread `tid` of any team does, one alone all of it: task(job, index, own space) for each
+    task of the job that no other thread has claimed."""
+    k = Kernel(name, noalias=False, job=ptr(i8), tid=i64)
+    job, tid = k.args
+    g = job_fields(k, job, fields, i8, space=i8)
+    claimed = (job + jobs.offsets(fields)["claimed"]).as_(i64)
+    own = g.space + tid*g.space_step
+    index = k.variable(i64, k.atomic_add(claimed, 1, "monotonic"))
+    with k.while_(lambda: index.get() < g.count):
+        k.call(task, job, index.get(), own)
+        index.set(k.atomic_add(claimed, 1, "monotonic"))
+    return k.function
