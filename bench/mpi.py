@@ -33,7 +33,7 @@ SHARES = (0.25, 0.5, 0.75)
 
 
 def ranks(n: int, rounds: int, cyclic: bool) -> list[dict[str, Any]] | None:
-    """What rank 0 finds; the others None."""
+    """The result on rank 0, None on the other ranks."""
     from mpi4py import MPI
 
     world, found = MPI.COMM_WORLD, []

@@ -1,4 +1,4 @@
-"""What tilewright.numpy.install() costs and gains: the operator @, by NumPy and with it installed, in turn.
+"""Times of the operator @ by NumPy alone and with tilewright.numpy.install(), in turn.
 
     python bench/numpy_installed.py [--formats int8,float32] [--sizes 2,8,64] [--random N --seed S]
 
