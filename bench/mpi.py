@@ -99,8 +99,7 @@ def main() -> None:
     if rows:
         print(shown(rows))
         if options.out:
-            results.write({"schema": 1, "kind": "mpi", "created": machine.now(), "machine": machine.describe(),
-                           "rows": rows}, options.out)
+            results.write({"created": machine.now(), "machine": machine.describe(), "rows": rows}, options.out)
 
 
 if __name__ == "__main__":
