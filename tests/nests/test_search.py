@@ -4,6 +4,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import tilewright as tw
+from tests.helpers.gpus import machine
 from tilewright import targets
 from tilewright.nests.schedules.schedule import schedule
 from tilewright.nests.search import search, stored
@@ -287,3 +289,23 @@ def test_launches(f):
     for c in found[:-1]:
         c.schedule.check(most=1 << 18)
     assert ".entry" in found[0].schedule.compile(sm90).asm
+
+
+@pytest.mark.parametrize("chip", ["sm_90a", "gfx942"])
+def test_schedules_are_timed_on_the_gpu_that_has_the_arrays(monkeypatch, tmp_path, chip):
+    monkeypatch.setenv("TILEWRIGHT_TUNE_DB", str(tmp_path / "tuning.jsonl"))
+    monkeypatch.setattr(search, "_found", {})
+    on = machine(monkeypatch, chip)
+    wide, b = integers(70, 66), integers(33, 70)
+    given = on.array(wide[:, ::2]), on.array(b)
+    before = b.copy()
+    fast = tw.optimize(transposition, *given)
+    assert "timed, the fastest of" in str(fast)
+    on.finish()
+    assert np.array_equal(b, before)
+    assert {r.target for r in store.rows(store.KERNELS)} == {chip}
+    fast(*given)
+    on.finish()
+    assert np.array_equal(b, wide[:, ::2].T)
+    step = on.array(np.empty((33, 140), np.float32)[:, ::2])        # written, and not in C order: ranked alone
+    assert "ranked, not timed: B is written" in str(tw.optimize(transposition, given[0], step))

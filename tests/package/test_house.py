@@ -63,7 +63,7 @@ MOST = {
     "functions over 60 lines": 36,
     "files over 400 lines": 0,
     "lines of the library": 70572,
-    "lines of loop nests": 10483,
+    "lines of loop nests": 10523,
     "lines of the lab": 27374,
     "lines of other engines": 8040,
 }

@@ -18,8 +18,6 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-
 from tilewright import targets
 from tilewright.nests.given import arguments, folded, overlap
 from tilewright.nests.nest import LoopNest, Statement, leaves
@@ -28,8 +26,8 @@ from tilewright.nests.schedules.schedule import Schedule
 from tilewright.nests.schedules.scheduled import Illegal, scheduled
 from tilewright.nests.search.estimate import estimate
 from tilewright.nests.search.rules import Candidate, candidates
-from tilewright.nests.search.stored import LEAST, Found, key, known
-from tilewright.nests.search.trials import ROUNDS, Listener, fastest, wrong
+from tilewright.nests.search.stored import Found, key, known, predicted
+from tilewright.nests.search.trials import ROUNDS, Listener, fastest, trial, wrong
 from tilewright.outputs import Progress
 from tilewright.runtime.cpu.pool import get_num_threads
 from tilewright.targets import CpuTarget
@@ -162,23 +160,23 @@ def search(s: Schedule, args: Sequence[Any], target: Any, threads: int = 1, *, t
     first = next(c.seconds for c in found if not c.schedule.steps or c.words == "as written")
     reach = FAR * found[0].seconds
     finalists = _different([c for c in found if c.schedule.steps and c.seconds <= reach])
-    here = isinstance(target, CpuTarget) and target.runnable and all(isinstance(x, (np.ndarray, int, float, np.number))
-                                                                     for x in args)
+    on = trial(s, args, target) if timed else ""
     checked = list[Candidate]()
     for c in finalists:
         tell({"event": "checking", "words": c.words})
         if wrong(c.schedule) is None:
             checked.append(c)
-            if not (timed and here):
+            if isinstance(on, str):
                 break
     if not checked:
         return Found(s, "as written", 1.0, None, None, "since no rule applies" if not finalists else
                      "since no schedule could be checked")
-    if not (timed and here):
-        why = "ranked, not timed" + ("" if here else f": {target.name} is not here")
-        return Found(checked[0].schedule, checked[0].words, first / max(checked[0].seconds, LEAST), None, None, why)
-    written = Candidate(s, "as written", first)
-    return fastest(s, [written] * (first <= LONG) + checked, args, target, threads, tell, time_limit)
+    if isinstance(on, str):
+        why = "ranked, not timed" + (f": {on}" if on else "")
+        c = checked[0]
+        return Found(c.schedule, c.words, predicted(first, c.seconds, target), None, None, why)
+    written = [Candidate(s, "as written", first)] * (isinstance(target, CpuTarget) and first <= LONG)
+    return fastest(s, written + checked, on, target, threads, tell, time_limit)
 
 
 def _different(found: Sequence[Candidate]) -> list[Candidate]:

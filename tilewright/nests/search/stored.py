@@ -18,7 +18,7 @@ from tilewright.nests.search.estimate import estimate
 from tilewright.nests.search.rules import Candidate
 from tilewright.plans.measured import choice, store
 from tilewright.plans.measured.kernels import KernelRow
-from tilewright.targets import machine
+from tilewright.targets import CpuTarget, machine
 
 KERNEL = "loops "       # before the names of functions
 LEAST = 1e-9            # seconds
@@ -27,11 +27,11 @@ AS_WRITTEN = "as written"
 
 @dataclass(frozen=True)
 class Found:
-    """The schedule that is used. `gain`: the time of the loops as written over its own, `predicted` by counts and
-    `measured`, None where that was not timed."""
+    """The schedule that is used. The time of the loops as written over its own is `predicted` by counts, None on a GPU,
+    where nobody would run them so, and `measured`, None where that was not timed."""
     schedule: Schedule
     words: str
-    predicted: float
+    predicted: float | None
     measured: float | None
     seconds: float | None
     why: str                # where it comes from
@@ -47,11 +47,16 @@ class Found:
     def __str__(self) -> str:
         if not self.schedule.steps:
             return f"loops as written, {self.why}"
-        gain = f"predicted {self.predicted:.3g} times as fast as written"
-        if self.measured is not None:
-            gain += f", measured {self.measured:.3g}"
-        took = f", {self.seconds * 1e3:.3g} ms" if self.seconds is not None else ""
-        return f"{self.words} ({gain}{took}; {self.why})"
+        gains = [f"{how} {gain:.3g}" for how, gain in (("predicted", self.predicted), ("measured", self.measured))
+                 if gain is not None]
+        times = [f"{', '.join(gains)} times as fast as written"] if gains else []
+        took = [f"{self.seconds * 1e3:.3g} ms"] if self.seconds is not None else []
+        return f"{self.words} ({', '.join([*times, *took, self.why])})"
+
+
+def predicted(written: float, now: float, target: Any) -> float | None:
+    """The gain that estimated seconds predict over the loops as written."""
+    return written / max(now, LEAST) if isinstance(target, CpuTarget) else None
 
 
 def key(s: Schedule, target: Any, threads: int) -> tuple[str, str]:
@@ -93,7 +98,7 @@ def known(s: Schedule, target: Any, threads: int) -> Found | None:
             done = replayed(s, json.dumps(every[row]["operations"]))
             first, here = estimate(s.now, target, threads).seconds, estimate(done.now, target, threads).seconds
             written = next((r.seconds / row.seconds for r in rows if every[r]["words"] == AS_WRITTEN), None)
-            return Found(done, every[row]["words"], first / max(here, LEAST), written, row.seconds,
+            return Found(done, every[row]["words"], predicted(first, here, target), written, row.seconds,
                          f"measured {row.date[:10]}")
     return None
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import lcm
 from statistics import median
 from typing import Any
@@ -13,13 +13,15 @@ import numpy as np
 from tilewright.nests.given import arguments
 from tilewright.nests.running import verified
 from tilewright.nests.schedules import checking, counts
-from tilewright.nests.schedules.compiled import laid_out
+from tilewright.nests.schedules.compiled import laid_out, layout_of
 from tilewright.nests.schedules.schedule import Schedule
 from tilewright.nests.schedules.scheduled import Illegal, scheduled
 from tilewright.nests.search.estimate import estimate
 from tilewright.nests.search.rules import Candidate
-from tilewright.nests.search.stored import LEAST, Found, keep, operations_text, replayed
+from tilewright.nests.search.stored import Found, keep, operations_text, predicted, replayed
+from tilewright.runtime.gpu.arrays import library_of
 from tilewright.simulator import Fault
+from tilewright.targets import CpuTarget
 
 TURN = 4e-3             # seconds that a turn lasts at least
 ROUNDS = 9
@@ -80,27 +82,60 @@ class _Tiles:
 
 # ---- time
 
-def fastest(s: Schedule, tried: list[Candidate], args: Sequence[Any], target: Any, threads: int, tell: Listener,
-              time_limit: float) -> Found:
-    """The fastest of these, by turns."""
+@dataclass(frozen=True)
+class Trial:
+    """Arguments that schedules may be timed on, and `wait`, which returns when all calls on them are over."""
+    args: list[Any]
+    wait: Callable[[], None]
+
+
+def trial(s: Schedule, args: Sequence[Any], target: Any) -> Trial | str:
+    """Arguments like these for timing, where the target is: on a CPU copies; on a GPU the arrays themselves, but for
+    those that are written, which new ones in C order replace. Why there are none, as "sm_90a is not here"."""
     arrays, _ = arguments(s.nest, args)
-    given = [laid_out(s.now.arrays[p.name], arrays[p.name]) if p.name in arrays else x
-             for p, x in zip(s.nest.parameters, args)]
+    elsewhere = f"{target.name} is not here"
+    if isinstance(target, CpuTarget):
+        if not target.runnable or not all(isinstance(x, np.ndarray) for x in arrays.values()):
+            return elsewhere
+        return Trial([laid_out(s.now.arrays[p.name], arrays[p.name]) if p.name in arrays else x
+                      for p, x in zip(s.nest.parameters, args)], lambda: None)
+    library = library_of(*arrays.values())
+    if library is None or any(library_of(x) is not library for x in arrays.values()):
+        return elsewhere
+    first = next(iter(arrays.values()))
+    device = library.platform.driver.device(library.device(first))
+    if device.target != target:
+        return elsewhere
+    stream = library.stream(first, device.index)
+    copies = list[Any](args)
+    written = {x.target.array for x in s.nest.statements}
+    for n, p in enumerate(s.nest.parameters):
+        if p.name in arrays and p.name in written:
+            layout = s.now.arrays[p.name]
+            copies[n] = library.empty(layout.shape, np.dtype(layout.element.numpy), device.index, stream)
+            if layout_of(copies[n], layout.element) != layout:
+                return f"{p.name} is written, and not in C order"
+    return Trial(copies, lambda: library.platform.driver.synchronize(device, stream))
+
+
+def fastest(s: Schedule, tried: list[Candidate], on: Trial, target: Any, threads: int, tell: Listener,
+            time_limit: float) -> Found:
+    """The fastest of these, by turns."""
     turns: dict[str, list[float]] = {}
     calls, by_name, deadline = dict[str, Any](), {c.words: c for c in tried}, time.perf_counter() + time_limit
     for c in tried:
         tell({"event": "compiling", "words": c.words})
-        calls[c.words] = c.schedule.compile()
-        calls[c.words](*given)
+        calls[c.words] = c.schedule.compile(target)
+        calls[c.words](*on.args)
         turns[c.words] = []
         if time.perf_counter() > deadline and len(calls) > 1:
             break
-    repeats = {name: _repeats(call, given) for name, call in calls.items()}
+    repeats = {name: _repeats(call, on) for name, call in calls.items()}
     playing = list(calls)
     for n in range(ROUNDS):
         tell({"event": "round", "n": n, "of": ROUNDS, "words": f"{len(playing)} schedules in turn"})
         for name in playing[n % len(playing):] + playing[:n % len(playing)]:
-            turns[name].append(_turn(calls[name], given, repeats[name]))
+            turns[name].append(_turn(calls[name], on, repeats[name]))
         least = min(median(turns[name]) for name in playing)
         playing = [x for x in playing if min(turns[x]) <= SLOWER * least]
         if time.perf_counter() > deadline or (len(playing) == 1 and n > 1):
@@ -110,18 +145,20 @@ def fastest(s: Schedule, tried: list[Candidate], args: Sequence[Any], target: An
     base = seconds.get("as written")
     c = by_name[winner]
     keep(s, [by_name[x] for x in turns], turns, winner, target, threads)
-    first = estimate(s.now, target, threads).seconds
-    return Found(c.schedule, c.words, first / max(c.seconds, LEAST), None if base is None else base / seconds[winner],
-                 seconds[winner], f"timed, the fastest of {len(turns)}")
+    gains = (predicted(estimate(s.now, target, threads).seconds, c.seconds, target),
+             None if base is None else base / seconds[winner])
+    return Found(c.schedule, c.words, *gains, seconds[winner], f"timed, the fastest of {len(turns)}")
 
 
-def _repeats(call: Callable[..., None], args: Sequence[Any]) -> int:
-    took = _turn(call, args, 1)
+def _repeats(call: Callable[..., None], on: Trial) -> int:
+    took = _turn(call, on, 1)
     return max(1, min(1000, round(TURN / max(took, 1e-7))))
 
 
-def _turn(call: Callable[..., None], args: Sequence[Any], repeats: int) -> float:
+def _turn(call: Callable[..., None], on: Trial, repeats: int) -> float:
+    on.wait()
     began = time.perf_counter()
     for _ in range(repeats):
-        call(*args)
+        call(*on.args)
+    on.wait()
     return (time.perf_counter() - began) / repeats
