@@ -30,16 +30,15 @@ score       a traced function of scores (attention_problem.Score), evaluated on 
 """
 from __future__ import annotations
 
-import math
 from types import SimpleNamespace
 from typing import Any
 
 from tilewright.atoms.wgmma import DEPTH, Wgmma
 from tilewright.ir import Function, Kernel, Value, f32, i32, i64, ptr
 from tilewright.kernels.narrow import memory_type
-from tilewright.kernels.nvidia.attention_parts import REGISTERS, TYPES, Parts, load
-from tilewright.kernels.nvidia.attention_result import RAISED
-from tilewright.kernels.nvidia.attention_scores import Scored, parameters
+from tilewright.kernels.nvidia.attention_parts import REGISTERS, Parts, load
+from tilewright.kernels.nvidia.attention_scores import parameters
+from tilewright.kernels.nvidia.attention_softmax import Rows
 from tilewright.kernels.nvidia.attention_tiles import Carried, Sizes, Work
 from tilewright.kernels.nvidia.wgmma_products import Turns
 from tilewright.plans.nvidia_attention import AttentionPlan, AttentionShape
@@ -89,30 +88,20 @@ def emit_attention(SHAPE: AttentionShape, PLAN: AttentionPlan, WARP: int = 32) -
     return k.function
 
 
-class _Math:
+class _Math(Rows):
     """A warpgroup's 64 rows."""
 
     def __init__(self, parts: Parts) -> None:
-        self.parts, self.k, self.g, self.s = parts, parts.k, parts.g, parts.s
-        k, s, shape = self.k, self.s, self.s.shape
+        k, s, shape = parts.k, parts.s, parts.s.shape
         if s.WARPGROUPS in REGISTERS:
             k.registers(REGISTERS[s.WARPGROUPS][0], more=True)
-        self.t = parts.t % GROUP
-        self.mine = k.uniform(parts.t // GROUP)
-        self.turns = Turns(k, parts.turn, self.mine, s.WARPGROUPS) if parts.turn else None
+        super().__init__(k, parts.g, s, parts.result, k.uniform(parts.t // GROUP), parts.t % GROUP)
+        self.parts, self.turns = parts, Turns(k, parts.turn, self.mine, s.WARPGROUPS) if parts.turn else None
         self.score = Wgmma(s.KEYS, shape.format, shape.format, "f32", s.queries.layout, s.keys.layout)
         self.value = Wgmma(shape.value_size, shape.format, shape.format, "f32", None, s.values.layout)
-        self.scores, self.sums = (k.tile(1, atom.registers, f32) for atom in (self.score, self.value))
-        # what products with V are written to: sums, or what is then added to these
-        self.products = k.tile(1, self.value.registers, f32) if s.EIGHT else self.sums
         self.weights = k.tile(1, s.KEYS // (8 if s.EIGHT else 4), i32)          # P, as wgmma takes rows from registers
-        self.largest, self.total = k.tile(1, 2, f32), k.tile(1, 2, f32)         # of the row of each half
-        self.shrink = k.tile(1, 2, f32)                     # of sums, before products of 8 bits are added
-        self.factor = k.variable(f32, 1.0) if s.EIGHT else None
-        lane = self.t % 32
-        self.row, self.column = self.t // 32 * 16 + lane // 4, lane % 4 * 2
+        self.shrunk = k.tile(1, 2, f32)                     # factors of sums, before products of 8 bits are added
         self.position = k.variable(i32, 0)
-        self.scored = Scored(k, self.g, shape.score) if shape.score else None
 
     def run(self) -> None:
         """All tiles of the CTA."""
@@ -137,7 +126,7 @@ class _Math:
             after = number + k.cast(more, i32)
             parts.queries.empty.arrive(parts.of_queries(number, self.mine)[0], by="warp", turns=s.WARPGROUPS)
             self._turn_over(after, begin + now.count - 1, more)
-            parts.result.store(now, self.mine, self.t, self.sums, self.largest, self.total, self._factor())
+            parts.result.store(now, self.mine, self.t, self.sums, self.largest, self.total, self.factor)
             work.set(order.work(after))
             self.position.set(begin + now.count)
             self._begin(work.get(), begin + now.count, more)
@@ -195,20 +184,16 @@ class _Math:
     def _begin(self, work: Work, position: Value, more: Value | None = None) -> None:
         """With the scores of a tile's first keys, at this position; `more`: whether they are of another tile."""
         if self.s.shape.lengths and not self.s.EIGHT:
-            self._clear(work, position, more)
-        for half in range(2):
-            self.largest[0, half], self.total[0, half] = -math.inf, 0
-        for ij in self.sums.registers:
-            self.sums[ij] = 0
-        if self.factor:
-            self.factor.set(self._of_heads(work))
+            self._clear_values(work, position, more)
+        self.clear(work)
+        if self.s.EIGHT:
             for half in range(2):
-                self.shrink[0, half] = 1.0
-        self._finish(work, self.k.constant(i32, 0), MASKED=True)
-        self._softmax()
+                self.shrunk[0, half] = 1.0
+        self.finish(work, self.k.constant(i32, 0), MASKED=True)
+        self.softmax()
         self._pack()
 
-    def _clear(self, work: Work, position: Value, more: Value | None) -> None:
+    def _clear_values(self, work: Work, position: Value, more: Value | None) -> None:
         """Values behind a sequence's last key, of which memory may have any, become 0: their powers are 0, and 0 times
         an inf or a NaN is none."""
         k, s, values = self.k, self.s, self.parts.values
@@ -239,24 +224,25 @@ class _Math:
             turns.end()
         k.wgmma_wait(1, self.scores)
         parts.keys.give_back(begin + p)
-        self._finish(work, p, MASKED)
-        shrink = self._softmax()
+        self.finish(work, p, MASKED)
+        shrink = self.softmax()
         self._stay()
         k.wgmma_wait(0, self.products)
         parts.values.give_back(begin + p - 1)
         self._pack()
         if self.s.EIGHT:
-            self._add_products()
-            self.shrink[0, 0], self.shrink[0, 1] = shrink
+            self._add_up()
+            self.shrunk[0, 0], self.shrunk[0, 1] = shrink
             return
-        for _, e in self.sums.registers:
-            self.sums[0, e] = self.sums[0, e]*shrink[e // 2 % 2]
+        self.shrink(shrink)
 
-    def _add_products(self) -> None:
-        """Add products of 8 bits to the sums."""
-        shrink = [self.shrink[0, half] for half in range(2)]
-        for _, e in self.sums.registers:
-            self.sums[0, e] = self.k.fma(self.sums[0, e], shrink[e // 2 % 2], self.products[0, e])
+    def _add_up(self) -> None:
+        self.add_products([self.shrunk[0, half] for half in range(2)])
+
+    def _pack(self) -> None:
+        (powers,) = self.powers()
+        for ij, x in zip(self.weights.registers, powers):
+            self.weights[ij] = x
 
     def _turn_over(self, after: Value, last: Value, more: Value) -> None:
         """The products of a tile's last keys with V, at this position, and the first scores of tile `after`."""
@@ -281,7 +267,7 @@ class _Math:
         k.wgmma_wait(0, self.products)
         parts.values.give_back(last)
         if self.s.EIGHT:
-            self._add_products()
+            self._add_up()
 
     def _forget(self) -> None:
         """The scores of before are not needed, nor products that have been added up."""
@@ -289,98 +275,9 @@ class _Math:
             for ij in tile.registers:
                 tile[ij] = self.k.forgotten(self.k.constant(f32, 0))
 
-    def _factor(self) -> Value:
-        """What scores are multiplied by."""
-        return self.factor.get() if self.factor and not self.scored else self.g.factor
-
-    def _of_heads(self, work: Work) -> Value:
-        """What scores are multiplied by before their function, or without one before they are powers, with the factors
-        of queries and keys of this head."""
-        g, heads = self.g, (work.head, work.head // self.g.group)
-        q, k = (self.parts.result.factor(x, work, head) for x, head in zip("qk", heads))
-        return (g.scale if self.scored else g.factor)*q*k
-
-    # ---- softmax
-
-    def _finish(self, work: Work, p: Value, MASKED: bool) -> None:
-        """The score function; -inf for keys that the tile's queries do not see."""
-        k, g, s = self.k, self.g, self.s
-        if not MASKED and not self.scored:
-            return
-        j0 = (work.end - 1 - p)*s.KEYS + self.column
-        for half in range(2):
-            i, head, _ = self.parts.result.place(work, self.mine, self.row + half*8)
-            mine = [e for _, e in self.scores.registers if e // 2 % 2 == half]
-            if self.scored:
-                columns = {e: j0 + (e // 4 * 8 + e % 2) for e in mine}
-                scale = self.factor.get() if self.factor else g.scale
-                self.scored.change(self.scores, scale, work, i, head, columns)
-            if not MASKED:
-                continue
-            last, first = work.keys - 1 - j0, None
-            if s.BAND:
-                assert work.shift is not None
-                last = k.min(work.keys - 1, i + work.shift + g.after) - j0
-                first = i + work.shift - g.before - j0 if s.BAND == "window" else None
-            for e in mine:
-                column = e // 4 * 8 + e % 2
-                there = last >= column
-                if first is not None:
-                    there = there & (first <= column)
-                self.scores[0, e] = k.select(there, self.scores[0, e], -math.inf)
-
-    def _softmax(self) -> list[Value]:
-        """Scores become exp2(score*factor - largest*factor). The factors of what was added up before, for each half."""
-        k, factor = self.k, self._factor()
-        shrink = []
-        for half in range(2):
-            mine = [e for _, e in self.scores.registers if e // 2 % 2 == half]
-            before = self.largest[0, half]
-            most = before
-            for x in self._tree([self.scores[0, e] for e in mine]):
-                most = k.fmax(x, most)
-            for distance in (1, 2):
-                most = k.fmax(k.lane_xor(most, distance), most)
-            self.largest[0, half] = most
-            zero = k.select(most == -math.inf, 0.0, most)*factor        # a row that has seen no key yet
-            shrink.append(k.exp2_approximate(k.fma(before, factor, -zero)))
-            zero = zero - RAISED if self.s.EIGHT else zero
-            sums: list[Value] = []
-            for e in mine:
-                x = k.exp2_approximate(k.fma(self.scores[0, e], factor, -zero))
-                self.scores[0, e] = x
-                if len(sums) < 4:
-                    sums.append(x)
-                else:
-                    sums[e // 2 % 4] = sums[e // 2 % 4] + x
-            total = self.total[0, half]*shrink[half]
-            for x in sums:
-                total = total + x
-            self.total[0, half] = total
-        return shrink
-
     def _stay(self) -> None:
         """A branch that depends on all exponentials, and is never taken. NVIDIA's assembler would move the wait behind
         it in front of them, and the tensor cores would have nothing to do meanwhile."""
         k = self.k
         with k.when(self.total[0, 0] + self.total[0, 1] < 0.0):
             k.warp_barrier()
-
-    def _tree(self, xs: list[Value]) -> list[Value]:
-        """Four largest ones of several."""
-        found = xs[:4]
-        for at, x in enumerate(xs[4:]):
-            found[at % 4] = self.k.fmax(found[at % 4], x)
-        return found
-
-    def _pack(self) -> None:
-        k = self.k
-        if self.s.EIGHT:                                    # keys in the order of attention_values.py
-            for _, e in self.weights.registers:
-                first = e // 4 * 16 + e % 4 // 2 * 8 + e % 2 * 2
-                four = (self.scores[0, first + x] for x in (0, 1, 4, 5))
-                self.weights[0, e] = k.round_e4m3_4(k.pack(*four))
-            return
-        for _, e in self.weights.registers:
-            pair = k.pack(self.scores[0, 2*e], self.scores[0, 2*e + 1])
-            self.weights[0, e] = k.round_pair(pair, TYPES[self.s.shape.format])

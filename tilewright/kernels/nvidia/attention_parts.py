@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from tilewright.ir import Kernel, Value, bf16, f16, i32
+from tilewright.ir import Kernel, Value, i32
 from tilewright.ir.ops.pipelines import Mbarriers
 from tilewright.kernels.nvidia.attention_result import Result
 from tilewright.kernels.nvidia.attention_tiles import Loads, Order, Ring, Sizes
 from tilewright.plans.wgmma_rules import GROUP
 
 REGISTERS = {2: (240, 24), 3: (160, 32)}    # of math and of loads, by the number of warpgroups; of one, as they are
-TYPES = {"bf16": bf16, "f16": f16}
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class Parts:
         keys, values = Ring.new(k, "k_smem", s.keys, stages), Ring.new(k, "v_smem", s.values, stages)
         queries = Ring.new(k, "q_smem", s.queries, s.QUERY_STAGES*s.WARPGROUPS)
         turn = k.mbarriers("turn", s.WARPGROUPS) if s.WARPGROUPS > 1 else None
-        result = Result(k, g, s, TYPES[s.shape.out])
+        result = Result(k, g, s)
         k.init_mbarriers()
         return cls(k, g, s, k.thread[0], keys, values, queries, turn, Order(k, g, s), result)
 

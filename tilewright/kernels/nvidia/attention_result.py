@@ -6,10 +6,11 @@ import math
 from types import SimpleNamespace
 
 from tilewright.atoms.wgmma import M
-from tilewright.ir import Kernel, Tile, Type, Value, f32, i32, i64, vec
-from tilewright.kernels.nvidia.attention_tiles import Sizes, Work
+from tilewright.ir import Kernel, Tile, Value, bf16, f16, f32, i32, i64, vec
+from tilewright.kernels.nvidia.attention_tiles import SHARING, Sizes, Work, lines
 
 LOG2E = math.log2(math.e)
+TYPES = {"bf16": bf16, "f16": f16}
 RAISED = 8                  # powers of 2, of exponentials of 8 bits: the largest is 256
 LANES = 32                  # the most parts of a tile, too
 TOGETHER = 4                # parts whose sums are loaded at once
@@ -18,8 +19,8 @@ TOGETHER = 4                # parts whose sums are loaded at once
 class Result:
     """Made before the roles begin."""
 
-    def __init__(self, k: Kernel, g: SimpleNamespace, s: Sizes, T: Type) -> None:
-        self.k, self.g, self.s, self.T = k, g, s, T
+    def __init__(self, k: Kernel, g: SimpleNamespace, s: Sizes) -> None:
+        self.k, self.g, self.s, self.T = k, g, s, TYPES[s.shape.out]
         if s.shape.split:
             self.arrived = k.smem("arrived", (1,), i32)
             self.shares = k.smem("shares", (M, LANES), f32)
@@ -37,17 +38,16 @@ class Result:
         """The sums of thread t of the warpgroup."""
         k, s = self.k, self.s
         lane = t % LANES
-        for half in range(2):
-            whole = total[0, half]
-            for distance in (1, 2):
+        for line, (below, held) in enumerate(lines(sums)):
+            whole = total[0, line]
+            for distance in SHARING:
                 whole = whole + k.lane_xor(whole, distance)
-            row = t // LANES * 16 + lane // 4 + half*8
-            mine = [sums[0, e] for _, e in sums.registers if e // 2 % 2 == half]
+            row, mine = t // LANES * (16*sums.rows) + lane // 4 + below, [sums[ij] for ij, _ in held]
             if s.shape.split:
-                self._leave(work, warpgroup, row, lane, mine, largest[0, half], whole)
+                self._leave(work, warpgroup, row, lane, mine, largest[0, line], whole)
                 continue
             i, head, inside = self.place(work, warpgroup, row)
-            inverse = self._finished(work, i, head, inside & (lane % 4 == 0), largest[0, half], whole, factor)
+            inverse = self._finished(work, i, head, inside & (lane % 4 == 0), largest[0, line], whole, factor)
             if s.EIGHT:
                 inverse = inverse*self.factor("v", work, work.head // self.g.group)
             base = self._row(work, i, head)

@@ -38,17 +38,18 @@ class Scored:
         self.k, self.g, self.score = k, g, score_of(TEXT)
         self.kinds = dict(self.score.expression.parameters)
 
-    def change(self, scores: Tile, scale: Value, work: Work, i: Value, head: Value, columns: dict[int, Value]) -> None:
+    def change(self, scores: Tile, scale: Value, work: Work, i: Value, head: Value,
+               columns: dict[tuple[int, int], Value]) -> None:
         """Scores of a row become what the function makes of them, times `scale`. i: the query's index in its sequence;
         columns: keys, by registers."""
         k = self.k
         assert work.shift is not None
         position, row = i + work.shift, k.min(i, work.queries - 1)
         bases = {x: self._base(x, work, head, row) for x in self.score.reads}
-        for e, j in columns.items():
-            given = dict(zip(SCORE, (scores[0, e]*scale, position, j, head)))
+        for ij, j in columns.items():
+            given = dict(zip(SCORE, (scores[ij]*scale, position, j, head)))
             given |= {x.name: self._number(x, bases[x], k.min(j, work.keys - 1)) for x in self.score.reads}
-            (scores[0, e],) = recorded(k, self.score.expression, given, f32, instead={"tanh": tanh})
+            (scores[ij],) = recorded(k, self.score.expression, given, f32, instead={"tanh": tanh})
 
     def _base(self, x: Aux, work: Work, head: Value, row: Value) -> Value:
         at = getattr(self.g, name(x))

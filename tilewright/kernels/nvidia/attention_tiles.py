@@ -1,4 +1,4 @@
-"""Tiles of attention on Hopper (attention.py): in shared memory, and of queries as CTAs take them."""
+"""Tiles of attention: in shared memory, of queries as CTAs take them, and of sums in registers."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -8,12 +8,22 @@ from types import SimpleNamespace
 from typing import Any
 
 from tilewright.atoms.wgmma import M
-from tilewright.ir import Kernel, TensorMap, Value, i8, i32, i64
+from tilewright.ir import Kernel, TensorMap, Tile, Value, i8, i32, i64
 from tilewright.ir.ops.pipelines import Mbarriers
 from tilewright.kernels.nvidia.wgmma_tiles import ALIGN, SmemTile
 from tilewright.plans.nvidia_attention import AttentionPlan, AttentionShape
 
 ROOM = 223 << 10                # bytes of shared memory for tiles
+SHARING = 1, 2                  # by these bits lanes differ that share a row of an accumulator
+
+
+def lines(x: Tile) -> Iterator[tuple[int, list[tuple[tuple[int, int], int]]]]:
+    """Rows of a lane in an accumulator of `mma` or `wgmma`, of which a row of registers has sixteen: how far each is
+    below the lane's first one, and its registers with their columns, counted from the lane's first one."""
+    for block in range(x.rows):
+        for half in range(2):
+            mine = [e for e in range(x.cols) if e // 2 % 2 == half]
+            yield block*16 + half*8, [((block, e), e // 4 * 8 + e % 2) for e in mine]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,146 @@
+"""Rows of attention's scores in a warp's registers, between the two products: the score function, masks, and the online
+softmax; and its powers as rows of the product with V, which the same registers hold.
+
+Scores and sums are accumulators of `mma.sync` or `wgmma`, which have one layout: four lanes share a row, and a lane has
+of every eight columns two, of rows lane // 4 and 8 below it. A tile of registers has a row for each sixteen of these.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+from tilewright.ir import Kernel, Value, f32
+from tilewright.kernels.nvidia.attention_result import RAISED, TYPES, Result
+from tilewright.kernels.nvidia.attention_scores import Scored
+from tilewright.kernels.nvidia.attention_tiles import SHARING, Sizes, Work, lines
+
+
+class Rows:
+    """Rows of the CTA's part `mine` of a tile of queries, `blocks` times sixteen for each warp; the lane's first one is
+    `row`, and its first column of eight is lane % 4 * 2."""
+
+    def __init__(self, k: Kernel, g: SimpleNamespace, s: Sizes, result: Result, mine: Value, t: Value, BLOCKS: int = 1
+                 ) -> None:
+        self.k, self.g, self.s, self.result, self.mine, self.t = k, g, s, result, mine, t
+        lane = t % k.warp
+        self.row, self.column = t // k.warp * (16*BLOCKS) + lane // 4, lane % 4 * 2
+        self.scores = k.tile(BLOCKS, s.KEYS // 2, f32)
+        self.sums = k.tile(BLOCKS, s.shape.value_size // 2, f32)
+        self.largest, self.total = k.tile(1, 2*BLOCKS, f32), k.tile(1, 2*BLOCKS, f32)
+        # products of 8 bits are added up in other registers: see Sizes.EIGHT
+        self.products = k.tile(BLOCKS, s.shape.value_size // 2, f32) if s.EIGHT else self.sums
+        self.of_heads = k.variable(f32, 1.0) if s.EIGHT else None
+        self.scored = Scored(k, g, s.shape.score) if s.shape.score else None
+
+    def clear(self, work: Work) -> None:
+        """Before a tile's first keys."""
+        for line in range(self.largest.cols):
+            self.largest[0, line], self.total[0, line] = -math.inf, 0
+        for ij in self.sums.registers:
+            self.sums[ij] = 0
+        if self.of_heads:
+            self.of_heads.set(self._of_heads(work))
+
+    @property
+    def factor(self) -> Value:
+        """What scores are multiplied by."""
+        return self.of_heads.get() if self.of_heads and not self.scored else self.g.factor
+
+    def _of_heads(self, work: Work) -> Value:
+        """What scores are multiplied by before their function, or without one before they are powers, with the factors
+        of queries and keys of this head."""
+        g, heads = self.g, (work.head, work.head // self.g.group)
+        q, k = (self.result.factor(x, work, head) for x, head in zip("qk", heads))
+        return (g.scale if self.scored else g.factor)*q*k
+
+    def finish(self, work: Work, p: Value, MASKED: bool) -> None:
+        """The score function, of scores of the tile's keys number p, the last ones first; if MASKED -inf for keys that
+        its queries do not see."""
+        g, s = self.g, self.s
+        if not MASKED and not self.scored:
+            return
+        j0 = (work.end - 1 - p)*s.KEYS + self.column
+        for below, mine in lines(self.scores):
+            i, head, _ = self.result.place(work, self.mine, self.row + below)
+            if self.scored:
+                columns = {ij: j0 + column for ij, column in mine}
+                self.scored.change(self.scores, self.of_heads.get() if self.of_heads else g.scale, work, i, head,
+                                   columns)
+            if MASKED:
+                self._mask(work, i, j0, mine)
+
+    def _mask(self, work: Work, i: Value, j0: Value, mine: list[tuple[tuple[int, int], int]]) -> None:
+        """-inf for keys that query i does not see; the lane's first one is j0."""
+        k, g, s = self.k, self.g, self.s
+        last, first = work.keys - 1 - j0, None
+        if s.BAND:
+            assert work.shift is not None
+            last = k.min(work.keys - 1, i + work.shift + g.after) - j0
+            first = i + work.shift - g.before - j0 if s.BAND == "window" else None
+        for ij, column in mine:
+            there = last >= column
+            if first is not None:
+                there = there & (first <= column)
+            self.scores[ij] = k.select(there, self.scores[ij], -math.inf)
+
+    def softmax(self) -> list[Value]:
+        """Scores become exp2(score*factor - largest*factor). The factors of what was added up before, for each line."""
+        k, factor = self.k, self.factor
+        shrink = []
+        for line, (_, held) in enumerate(lines(self.scores)):
+            mine = [ij for ij, _ in held]
+            before = self.largest[0, line]
+            most = before
+            for x in self._tree([self.scores[ij] for ij in mine]):
+                most = k.fmax(x, most)
+            for distance in SHARING:
+                most = k.fmax(k.lane_xor(most, distance), most)
+            self.largest[0, line] = most
+            zero = k.select(most == -math.inf, 0.0, most)*factor        # a row that has seen no key yet
+            shrink.append(k.exp2_approximate(k.fma(before, factor, -zero)))
+            zero = zero - RAISED if self.s.EIGHT else zero
+            sums: list[Value] = []
+            for ij in mine:
+                x = k.exp2_approximate(k.fma(self.scores[ij], factor, -zero))
+                self.scores[ij] = x
+                if len(sums) < 4:
+                    sums.append(x)
+                else:
+                    at = ij[1] // 2 % 4
+                    sums[at] = sums[at] + x
+            total = self.total[0, line]*shrink[line]
+            for x in sums:
+                total = total + x
+            self.total[0, line] = total
+        return shrink
+
+    def _tree(self, xs: list[Value]) -> list[Value]:
+        """Four largest ones of several."""
+        found = xs[:4]
+        for at, x in enumerate(xs[4:]):
+            found[at % 4] = self.k.fmax(found[at % 4], x)
+        return found
+
+    def shrink(self, factors: list[Value]) -> None:
+        """Sums times the factors of their lines."""
+        for factor, (_, mine) in zip(factors, lines(self.sums)):
+            for ij, _ in mine:
+                self.sums[ij] = self.sums[ij]*factor
+
+    def add_products(self, factors: list[Value]) -> None:
+        """Add products of 8 bits to the sums, which are multiplied by the factors of their lines."""
+        for factor, (_, mine) in zip(factors, lines(self.sums)):
+            for ij, _ in mine:
+                self.sums[ij] = self.k.fma(self.sums[ij], factor, self.products[ij])
+
+    def powers(self) -> Iterator[list[Value]]:
+        """P of each sixteen rows, as registers of A of an instruction; four for each of its steps of k."""
+        k = self.k
+        for block in range(self.scores.rows):
+            x = [self.scores[block, e] for e in range(self.scores.cols)]
+            if not self.s.EIGHT:
+                yield [k.round_pair(k.pack(x[e], x[e + 1]), TYPES[self.s.shape.format]) for e in range(0, len(x), 2)]
+                continue
+            firsts = (e // 4 * 16 + e % 4 // 2 * 8 + e % 2 * 2 for e in range(len(x) // 4))
+            yield [k.round_e4m3_4(k.pack(x[e], x[e + 1], x[e + 4], x[e + 5])) for e in firsts]  # attention_values.py
