@@ -473,3 +473,21 @@ def test_strides_of_64_bits():
     y = np.zeros(32, np.float32)
     simulator.run(k.function, y, np.arange(96, dtype=np.float32), 3)
     assert (y == np.arange(0, 96, 3)).all()
+
+
+def test_a_loop_in_a_loop_whose_operands_are_copied_ahead():
+    """Rounds of which only addresses are recorded have no numbers for the inner loop to carry."""
+    k = Program("inner", "sm_80", num_warps=1, num_stages=3, y=ptr(f32), x=ptr(f16), n=i32)
+    y, x, n = k.args
+    at = k.arange(0, 16)[:, None] * 16 + k.arange(0, 16)[None, :]
+    total = k.zeros((16, 16))
+    for i in k.range(n):
+        block = k.load(x + i * 256 + at)
+        product = k.dot(block, block)
+        for _ in k.range(3):
+            product = product + 1.0
+        total += product
+    k.store(y + at, total)
+    x, y = np.random.default_rng(0).integers(-3, 4, (5, 16, 16)).astype(np.float16), np.zeros((16, 16), np.float32)
+    simulator.run(k.function, y, x, 5)
+    assert (y == sum(part @ part + 3 for part in x.astype(np.float32))).all()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tilewright import mpi
+from tilewright.ir import bf16
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -18,7 +19,7 @@ def test_all_are_tested_and_listed():
     names = {path.name for path in EXAMPLES.glob("*.py")}
     assert names == {"integers.py", "quantized_layer.py", "own_kernel.py", "own_arithmetic.py", "nearest_neighbours.py",
                      "shortest_paths.py", "larger_than_memory.py", "transformer_block.py", "own_loops.py",
-                     "mpi_product.py"}
+                     "mpi_product.py", "linear_attention.py", "xlstm.py"}
     assert all(f"({name})" in (EXAMPLES / "README.md").read_text() for name in names)
 
 
@@ -43,6 +44,30 @@ def test_transformer_block():
 def test_own_kernel(capsys):
     runpy.run_path(str(EXAMPLES / "own_kernel.py"))["main"]()
     assert "shared memory" not in capsys.readouterr().out
+
+
+def test_linear_attention():
+    """Beside the recurrence in float64, with a last chunk that is not full; on tensor cores, in the simulator."""
+    example = runpy.run_path(str(EXAMPLES / "linear_attention.py"))
+    assert example["main"](2, 75, 32, 48 + 16) < 2e-6
+    for target in "sm_90a", "gfx942":
+        error, report = example["simulated"](target, bf16, tokens=20, size=16, values=16)
+        assert error < 0.02
+        assert report.instructions["mma"]
+
+
+def test_xlstm():
+    """As linear attention; gates that are large both ways leave no inf."""
+    example = runpy.run_path(str(EXAMPLES / "xlstm.py"))
+    assert max(example["main"](2, 75, 32, 3)) < 2e-5
+    q, k, v, i, f = example["mlstm_numbers"](1, 40, 32, 32)
+    given = q, k, v, i * 30, f * 20 - 60
+    exact = example["mlstm_recurrence"](*given)
+    np.testing.assert_allclose(example["mlstm"](*given), exact, atol=1e-4 * np.abs(exact).max())
+    for name, target in ("mlstm", "sm_90a"), ("mlstm", "gfx942"), ("slstm", "sm_90a"), ("slstm", "gfx942"):
+        error, report = example["simulated"](name, target, bf16, tokens=20, size=16)
+        assert error < 0.02
+        assert report.instructions["mma"]
 
 
 def test_mpi_product(capsys):

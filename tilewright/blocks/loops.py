@@ -124,8 +124,11 @@ class Carried:
 
     def _values(self, block: Block) -> list[Value]:
         """The values of a dense block for the loop's registers; on a CPU, if there are many, they are put on the
-        stack."""
-        p, laid = self.p, block.laid(self.layout)
+        stack. None of a loop in a round of which only addresses are recorded."""
+        p = self.p
+        if p.ahead:
+            return []
+        laid = block.laid(self.layout)
         if self.stack is None:
             return [*p.wide(self.layout, laid.values(self.layout))]
         if isinstance(laid.content, Registers) and laid.content is self.stack:
@@ -329,8 +332,10 @@ def _blocks(p: Program, frame: Any) -> list[tuple[str, Block]]:
 
 
 def _alive(p: Program, block: Block) -> bool:
-    """Can its values be used here?"""
-    formula = _formula(block)
+    """Can its values be used here? Of a round in which addresses alone were recorded there are none."""
+    formula, content = _formula(block), block.content
+    if isinstance(content, Registers) and not (content.values or content.stack or p.ahead):
+        return False
     values = block.content.values if isinstance(block.content, Registers) else [
         z for x in ([formula] if formula else [y for c in block.content for y in (c.x, c.y)])
         for z in (x.scalar, *(term.stride for term in x.terms.values())) if isinstance(z, Value)]
