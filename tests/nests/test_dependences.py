@@ -7,6 +7,7 @@ import random
 import numpy as np
 import pytest
 
+from tests.nests.cases import dots, wave
 from tilewright.nests.nest import Access
 from tilewright.nests.polynomial import Polynomial, polynomial
 from tilewright.nests.schedules.dependences import ANY, dependences, distances
@@ -63,24 +64,10 @@ def test_distances_are_exact_where_strides_nest(seed):
     assert set(found) == pairs(a, b, loops, extents)
 
 
-def wave(A):
-    for i in range(7):
-        for j in range(7):
-            A[i + 1, j] = A[i, j + 1] * 2
-
-
 def halves(A):
     for i in range(4):
         for j in range(8):
             A[2 * i, j] = A[2 * i + 1, j] * 2
-
-
-def dots(A, x, y):
-    for i in range(A.shape[0]):
-        s = 0.0
-        for j in range(A.shape[1]):
-            s += A[i, j] * x[j]
-        y[i] = s
 
 
 def found(f, *shapes):

@@ -6,7 +6,7 @@ import pytest
 
 import tilewright as tw
 from tests.helpers.gpus import machine
-from tests.nests import cases
+from tests.nests import cases, contractions
 from tests.nests.cases import ARGUMENTS
 from tilewright.ir import f32, f64
 from tilewright.ir.exact import silent_multiply_add
@@ -246,17 +246,18 @@ def test_steps_in_time_are_launches_of_the_host(monkeypatch, chip):
 
 def test_explanations():
     A, B, C = (np.ones((4, 4), np.float32) for _ in range(3))
-    loops = tw.loops(cases.in_place)
+    loops = tw.loops(contractions.in_place)
     assert repr(loops) == "<loops in_place(A, B)>"
     assert loops.explain(A, B).endswith("\none thread of the CPU, in this order")
     assert tw.loops(multiply).explain(A, B, C).endswith("\none thread of the CPU, in this order, j by vectors")
     assert tw.loops(multiply).explain(A.T, B.T, C.T).endswith("\none thread of the CPU, in this order, i by vectors")
-    line = cases.in_place.__code__.co_firstlineno + 3
+    line = contractions.in_place.__code__.co_firstlineno + 3
     assert loops.explain(A, B, gpu=True).splitlines()[-2:] == [
         "launch: rounds shared by CTAs of 256 x 1 threads, i along x",
-        f"    in order, j: A[i, j] of cases.py:{line + 3} may be A[i, p] of another round"]
+        f"    in order, j: A[i, j] of contractions.py:{line + 3} may be A[i, p] of another round"]
     assert str(tw.loops(multiply).nest(A, B, C)).splitlines()[-1] == "      C[i, j] add= A[i, p] * B[p, j]"
-    assert [f.threads for f in tw.loops(cases.bias_relu).function(A, B, C, A[0], A[1], gpu="sm_80")] == [(32, 8)] * 2
+    two = tw.loops(contractions.bias_relu).function(A, B, C, A[0], A[1], gpu="sm_80")
+    assert [f.threads for f in two] == [(32, 8)] * 2
     assert tw.loops(cases.everything).function(A[0], B[0], 4)[0].threads is None
     assert "C[i, j] += A[i, p] * B[p, j]" in str(tw.loops(multiply).simulate(A, B, C))
     assert (C == 1).all()

@@ -4,33 +4,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.nests.cases import biased as product, dots, wave
+from tests.nests.contractions import vector as dots_of_rows
+from tests.nests.golden import three_loops as three
 from tests.nests.interpreter import interpret
 from tilewright.nests.schedules.schedule import schedule
 from tilewright.nests.schedules.scheduled import Illegal
-
-
-def three(A, B, C):
-    for i in range(A.shape[0]):
-        for j in range(B.shape[1]):
-            for p in range(A.shape[1]):
-                C[i, j] += A[i, p] * B[p, j]
-
-
-def product(A, B, C, bias):
-    for i in range(A.shape[0]):
-        for j in range(B.shape[1]):
-            C[i, j] = 0.0
-            for p in range(A.shape[1]):
-                C[i, j] += A[i, p] * B[p, j]
-            C[i, j] = C[i, j] + bias[j]
-
-
-def dots(A, x, y):
-    for i in range(A.shape[0]):
-        s = 0.0
-        for j in range(A.shape[1]):
-            s += A[i, j] * x[j]
-        y[i] = s
 
 
 def lower_half(A, B, C):
@@ -38,12 +17,6 @@ def lower_half(A, B, C):
         for j in range(i + 1):
             for p in range(A.shape[1]):
                 C[i, j] += A[i, p] * B[j, p]
-
-
-def wave(A):
-    for i in range(7):
-        for j in range(7):
-            A[i + 1, j] = A[i, j + 1] * 2
 
 
 def down(A):
@@ -252,12 +225,6 @@ def test_elements_that_share_memory_are_not_written():
 def test_a_scalar_that_a_condition_guards_is_each_round_s_own():
     s = schedule(dots, integers(5, 6), integers(6), integers(5))
     exact(s, s.split("i", 4, "io", "ii", tail="predicate").bind(io="worker"))
-
-
-def dots_of_rows(A, x, y):
-    for i in range(A.shape[0]):
-        for j in range(A.shape[1]):
-            y[i] += A[i, j] * x[j]
 
 
 def test_what_cannot_be_staged():

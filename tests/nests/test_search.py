@@ -6,6 +6,9 @@ import pytest
 
 import tilewright as tw
 from tests.helpers.gpus import machine
+from tests.nests.cases import biased as product
+from tests.nests.contractions import shortest_paths as floyd, vector as matvec
+from tests.nests.golden import three_loops as matmul
 from tilewright import targets
 from tilewright.nests.schedules.schedule import schedule
 from tilewright.nests.search import search, stored
@@ -23,28 +26,6 @@ def stencil(A, B):
         for i in range(1, A.shape[0] - 1):
             for j in range(1, A.shape[1] - 1):
                 A[i, j] = B[i, j] - B[i - 1, j] - B[i + 1, j] - B[i, j - 1] - B[i, j + 1]
-
-
-def matmul(A, B, C):
-    for i in range(A.shape[0]):
-        for j in range(B.shape[1]):
-            for p in range(A.shape[1]):
-                C[i, j] += A[i, p] * B[p, j]
-
-
-def product(A, B, C, bias):
-    for i in range(A.shape[0]):
-        for j in range(B.shape[1]):
-            C[i, j] = 0.0
-            for p in range(A.shape[1]):
-                C[i, j] += A[i, p] * B[p, j]
-            C[i, j] = C[i, j] + bias[j]
-
-
-def matvec(A, x, y):
-    for i in range(A.shape[0]):
-        for j in range(A.shape[1]):
-            y[i] += A[i, j] * x[j]
 
 
 def mttkrp(X, B, C, A):
@@ -66,13 +47,6 @@ def prefix(x, y):
     y[0] = x[0]
     for i in range(1, x.shape[0]):
         y[i] = y[i - 1] + x[i]
-
-
-def floyd(D):
-    for k in range(D.shape[0]):
-        for i in range(D.shape[0]):
-            for j in range(D.shape[0]):
-                D[i, j] = min(D[i, j], D[i, k] + D[k, j])
 
 
 def solve(L, b, x):
@@ -195,7 +169,7 @@ def test_what_is_found_is_kept(tmp_path, monkeypatch):
     assert {"candidates", "checking", "compiling", "round"} <= {e["event"] for e in events}
     assert "times as fast as written" in str(found) or not found.schedule.steps
     rows = store.rows(store.KERNELS)
-    assert {r.kernel for r in rows} == {"loops matmul"}
+    assert {r.kernel for r in rows} == {"loops three_loops"}
     assert [r.role for r in rows].count("best") == 1
     found(*arrays)
     assert np.array_equal(arrays[2], start[2] + start[0] @ start[1])

@@ -5,16 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.nests.golden import three_loops as loops
 from tilewright.ir import Kernel, f16, f32, i32, i64, ptr, vec
 from tilewright.lab import exercises
 from tilewright.lab.exercises import amd, mechanism
-
-
-def loops(A, B, C):
-    for i in range(A.shape[0]):
-        for j in range(B.shape[1]):
-            for p in range(A.shape[1]):
-                C[i, j] += A[i, p] * B[p, j]
 
 
 def emit_slow_micro(MR, NV):
