@@ -2,34 +2,35 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from tilewright.lab.drawing import memory
+from tilewright import targets
+from tilewright.lab.drawing import memory, records
 from tilewright.lab.drawing.figure import Gallery
+from tilewright.lab.drawing.loops import HUES, five_loops
 from tilewright.lab.drawing.memory import Store
 from tilewright.lab.drawing.pen import Svg
 from tilewright.lab.drawing.pieces import Cell, Trio, grid, key
+from tilewright.lab.ladder import run
+from tilewright.lab.ladder.cpu2_registers import tiling
+from tilewright.lab.ladder.cpu4_blocked import blocks
 
 GALLERY = Gallery("cpu")
-figure = GALLERY.figure
-LEVELS = {"registers": "pink", "L1": "violet", "L2": "teal", "L3": "gold", "memory": "soft"}
+add, figure = GALLERY.add, GALLERY.figure
 SWAPPED = "Rows and columns are exchanged against the article, whose matrices are stored by columns."
 
 
 @cache
 def chip() -> Any:
     """AVX2, which the article uses, with the caches of the processor that it measures, a Zen 5."""
-    from dataclasses import replace
-
-    from tilewright import targets
     zen5 = targets.target("zen5")
     return replace(targets.target("x86-avx2"), l1d=zen5.l1d, l2=zen5.l2, l3=zen5.l3, model=zen5.model)
 
 
 def tile() -> Any:
     """The register tile of the ladder: the article's 16 x 6, in rows instead of columns."""
-    from tilewright.lab.ladder.cpu2_registers import tiling
     return tiling(chip(), "f32")
 
 
@@ -40,10 +41,9 @@ GALLERY.measured("amd_ryzen_perf", "Rate against size on an AMD processor")
 @figure("matmul_naive", "Every element of C is a dot product",
         "A row of A and a column of B, which make one element of C. Below: how many loads that takes for the whole "
         "product, as the simulator counts them for the first step of the ladder.")
-def matmul_naive() -> Svg:
-    from tilewright.lab.drawing.records import naive
+def matmul_naive(title: str) -> Svg:
     m, n, k, i, j = 8, 10, 8, 2, 6
-    pen = Svg("Every element of C is a dot product", 480)
+    pen = Svg(title, 480)
     trio = Trio(pen, m, n, k, 22)
     trio.matrices(shade=0.06)
     for letter in "ABC":
@@ -53,26 +53,24 @@ def matmul_naive() -> Svg:
     trio.part("C", (i, i + 1), (j, j + 1))
     for letter, where, words in (("A", "left", "i"), ("B", "above", "j"), ("A", "below", "p")):
         trio.side(letter, where, words, {"i": (i, i + 1), "j": (j, j + 1)}.get(words))
-    loads = naive(m, n, k).of(verb="load").requests
+    loads = records.naive(m, n, k).of(verb="load").requests
     y = trio.place("C").y + trio.place("C").h + 40
     pen.text(0, y, f"C[{i}, {j}] = sum over p of A[{i}, p] * B[p, {j}]", 13, mono=True)
     pen.text(0, y + 20, f"{m} x {n} x {k}: {loads:,} loads of {m*k + k*n} numbers", 13, "soft")
     return pen
 
 
-@figure("mem_system_nc", "Registers and main memory",
-        "The two ends of the memory hierarchy, with their sizes: numbers are multiplied in registers only.")
-def mem_system_nc() -> Svg:
-    return memory.hierarchy("Registers and main memory", [_registers(), _memory()])
+add("mem_system_nc", "Registers and main memory",
+    "The two ends of the memory hierarchy, with their sizes: numbers are multiplied in registers only.",
+    lambda title: memory.hierarchy(title, [_registers(), _memory()]))
 
 
 @figure("fmadd", "One fused multiply-add of vectors",
         "Three vector registers: each lane of the third is multiplied and added on its own. The numbers are those of a "
         "kernel of one instruction in the simulator.")
-def fmadd() -> Svg:
-    from tilewright.lab.drawing.records import fma
-    a, b, c, d = fma(chip().lanes(4))
-    pen = Svg("One fused multiply-add of vectors", 480)
+def fmadd(title: str) -> Svg:
+    a, b, c, d = records.fma(chip().lanes(4))
+    pen = Svg(title, 480)
     names = [("a", "blue", ""), ("* b", "orange", ""), ("+ c", "green", ""), ("= d", "green", "")]
     rows = a, b, c, d
     memory.vectors(pen, 30, 0, 30, names, len(a), lambda i, lane: f"{rows[i][lane]:g}")
@@ -83,10 +81,10 @@ def fmadd() -> Svg:
 @figure("fmadd_uops", "Multiply-adds in flight",
         "Two pipes, each of which starts a multiply-add of vectors every cycle and takes four cycles for it, so that "
         "eight chains of sums keep both busy. The tile's sums are more than that.")
-def fmadd_uops() -> Svg:
+def fmadd_uops(title: str) -> Svg:
     pipes, latency, shown = 2, 4, 12
     sums = tile().MR * tile().NV
-    pen, size = Svg("Multiply-adds in flight", 480), 31
+    pen, size = Svg(title, 480), 31
     for cycle in range(0, shown + 1, 2):
         pen.text(60 + cycle*size, -6, str(cycle), 0, "soft", "middle")
     pen.text(54, -6, "cycle", 0, "soft", "end")
@@ -104,18 +102,17 @@ def fmadd_uops() -> Svg:
     return pen
 
 
-@figure("mem_layout", "A matrix stored by columns",
-        "A 4 x 6 matrix, in each cell the place of the element in memory, and the memory: columns lie side by side.")
-def mem_layout() -> Svg:
-    return memory.order("A matrix stored by columns", 4, 6, by_rows=False)
+add("mem_layout", "A matrix stored by columns",
+    "A 4 x 6 matrix, in each cell the place of the element in memory, and the memory: columns lie side by side.",
+    lambda title: memory.order(title, 4, 6, by_rows=False))
 
 
 @figure("matmul_kernel", "C is computed tile by tile",
         "C cut into register tiles, one of them marked, with the rows of A and the columns of B that it needs.")
-def matmul_kernel() -> Svg:
+def matmul_kernel(title: str) -> Svg:
     t = tile()
     m, n, k, i, j = 5*t.MR, 4*t.NR, 30, 2*t.MR, 2*t.NR
-    pen = Svg("C is computed tile by tile", width=480)
+    pen = Svg(title, width=480)
     trio = Trio(pen, m, n, k, 4.2)
     trio.matrices()
     trio.cut("C", t.MR, t.NR)
@@ -130,9 +127,9 @@ def matmul_kernel() -> Svg:
 
 @figure("kernel", "What the kernel computes",
         f"One register tile of C, the rows of A and the columns of B that it is the product of. {SWAPPED}")
-def kernel() -> Svg:
+def kernel(title: str) -> Svg:
     t = tile()
-    pen, k = Svg("What the kernel computes", 510), 26
+    pen, k = Svg(title, 510), 26
     trio = Trio(pen, t.MR, t.NR, k, 11)
     trio.matrices(shade=0.3)
     for letter in "ABC":
@@ -149,9 +146,9 @@ def kernel() -> Svg:
 @figure("kernel_rank", "Rank-1 updates",
         "The same tile after one, two, three and four steps of K: each adds the product of a column of A and a row of "
         "B to all of the tile, which fills up.")
-def kernel_rank() -> Svg:
+def kernel_rank(title: str) -> Svg:
     t = tile()
-    pen, steps, unit = Svg("Rank-1 updates", 560), 4, 6.5
+    pen, steps, unit = Svg(title, 560), 4, 6.5
     for p in range(steps):
         with pen.moved(p % 2 * 290, p // 2 * 122):
             trio = Trio(pen, t.MR, t.NR, 8, unit, gap=8)
@@ -164,9 +161,9 @@ def kernel_rank() -> Svg:
 
 @figure("outer_product", "An outer product",
         "A column times a row: each element of the result is the product of the number left of it and the one above.")
-def outer_product() -> Svg:
+def outer_product(title: str) -> Svg:
     rows, columns, size = tile().MR, 8, 34
-    pen = Svg("An outer product", 480)
+    pen = Svg(title, 480)
     column, row = [2*i - 5 for i in range(rows)], [j - 3 for j in range(columns)]
     grid(pen, 0, size + 12, rows, 1, size, lambda r, _: Cell("blue", 0.4, str(column[r])), text=13)
     grid(pen, size + 12, 0, 1, columns, size, lambda _, c: Cell("orange", 0.4, str(row[c])), text=13)
@@ -178,8 +175,8 @@ def outer_product() -> Svg:
 @figure("kernel_registers", "The registers of the kernel",
         "The vector registers of the compiled loop: which part of the tile each sums up, which hold the row of B, and "
         f"which one an element of A is broadcast to. {SWAPPED}")
-def kernel_registers() -> Svg:
-    t, pen = tile(), Svg("The registers of the kernel", 600)
+def kernel_registers(title: str) -> Svg:
+    t, pen = tile(), Svg(title, 600)
     used = allocation()
     high, lane = 27, 31 * 8 / t.V
     accumulators = [name for name, (what, _, _) in used.items() if what == "acc"]
@@ -202,7 +199,6 @@ def kernel_registers() -> Svg:
 
 def allocation() -> dict[str, tuple[str, int, int]]:
     """Register → ("acc", row of the tile, vector in it), ("b", 0, vector) or ("a", 0, 0), from the compiled loop."""
-    from tilewright.lab.ladder import run
     code: Any = run.compiled("registers", chip())
     found: dict[str, tuple[str, int, int]] = {}
     sums, rows = 0, list[str]()
@@ -225,11 +221,10 @@ def allocation() -> dict[str, tuple[str, int, int]]:
 
 @figure("mm256_loadu", "A vector load",
         "Eight numbers that lie side by side in memory become the lanes of one register. They may begin anywhere.")
-def mm256_loadu() -> Svg:
-    from tilewright.lab.drawing.records import vector_load
+def mm256_loadu(title: str) -> Svg:
     lanes, first = chip().lanes(4), 3
-    taken, size = vector_load(lanes, first), 28
-    pen = Svg("A vector load", 480)
+    taken, size = records.vector_load(lanes, first), 28
+    pen = Svg(title, 480)
     grid(pen, 0, 0, 1, 2*lanes, size, lambda _, c: Cell("blue" if c in taken else "", 0.4, str(c)), text=12,
          name="memory", note="16 f32 of a cache line")
     grid(pen, (first + 1) * size, 90, 1, lanes, size, lambda _, c: Cell("blue", 0.4, str(taken[c])), text=12)
@@ -242,12 +237,11 @@ def mm256_loadu() -> Svg:
 @figure("kernel_mask", "A tile at the edge of C",
         "The last tiles of C hang over its edge: elements outside are computed from zeros, and the store leaves them "
         "out, by masks.")
-def kernel_mask() -> Svg:
-    from tilewright.lab.drawing.records import masked_store
+def kernel_mask(title: str) -> Svg:
     t = tile()
     rows, columns = t.MR - 2, t.NR - 5
-    stored = masked_store(chip(), rows, columns)
-    pen, size = Svg("A tile at the edge of C", 480), 24
+    stored = records.masked_store(chip(), rows, columns)
+    pen, size = Svg(title, 480), 24
     grid(pen, 0, 0, t.MR, t.NR, size,
          lambda r, c: Cell("green", 0.5) if (r, c) in stored else Cell("edge", 0.35, "0"), text=11, name="the tile",
          note=f"{t.MR} x {t.NR}, of which {rows} x {columns} are in C")
@@ -260,35 +254,30 @@ def kernel_mask() -> Svg:
 @figure("mem_system", "The memory hierarchy of a core",
         "Registers, three caches and memory, boxes as wide as the logarithm of the size; in each what the blocked "
         "product keeps there.")
-def mem_system() -> Svg:
-    from tilewright.lab.ladder.cpu4_blocked import blocks
+def mem_system(title: str) -> Svg:
     t, (mc, kc, nc) = chip(), blocks(chip(), "f32")
     held = {"L1": f"a panel of B: {kc} x {tile().NR}", "L2": f"a block of A: {mc} x {kc}",
             "L3": f"a block of B: {kc} x {nc}"}
-    levels = [_registers(), *(Store(name, size, held[name], LEVELS[name]) for name, size in
+    levels = [_registers(), *(Store(name, size, held[name], HUES[name]) for name, size in
                               (("L1", t.l1d), ("L2", t.l2), ("L3", t.l3))), _memory()]
-    return memory.hierarchy("The memory hierarchy of a core", levels, [
+    return memory.hierarchy(title, levels, [
         f"The caches are those of {t.model}; the memory is that of the article's machine."])
 
 
 def _registers() -> Store:
     t = chip()
     return Store("registers", t.registers * t.vector_bytes, f"a tile of C: {tile().MR} x {tile().NR}",
-                 LEVELS["registers"])
+                 HUES["registers"])
 
 
 def _memory() -> Store:
-    return Store("memory", 32 << 30, "A, B and C", LEVELS["memory"])
+    return Store("memory", 32 << 30, "A, B and C", HUES["memory"])
 
 
 GALLERY.left_out("cpu_arch", "A labelled die shot", "A photograph of a chip: its caches are drawn in mem_system.")
 GALLERY.left_out("core_arch", "A labelled core", "A photograph of a core: its caches are drawn in mem_system.")
 
-
-@figure("blis_design", "Five loops around the kernel",
-        "The same product five times, each the marked part of the one above: what a loop goes through, and the cache "
-        "that its part is kept in, by colour.")
-def blis_design() -> Svg:
-    from tilewright.lab.drawing.loops import five_loops
-    from tilewright.lab.ladder.cpu4_blocked import blocks
-    return five_loops("Five loops around the kernel", chip(), tile(), blocks(chip(), "f32"))
+add("blis_design", "Five loops around the kernel",
+    "The same product five times, each the marked part of the one above: what a loop goes through, and the cache "
+    "that its part is kept in, by colour.",
+    lambda title: five_loops(title, chip(), tile(), blocks(chip(), "f32")))

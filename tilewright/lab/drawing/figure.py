@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from tilewright.lab.drawing.pen import Svg
 
@@ -22,7 +23,7 @@ class Figure:
     source: str
     name: str
     title: str
-    drawn: Callable[[], Svg | str] | None
+    drawn: Callable[[], Svg] | None
     caption: str = ""
     reason: str = ""
     measured: bool = False      # a plot of rates, which a row of lab/reproduce draws
@@ -37,7 +38,7 @@ class Figure:
         return f"{self.source}/{self.name}"
 
 
-Drawer = Callable[[], Svg | str]
+Drawer = Callable[[str], Svg]           # of the title
 
 
 class Gallery:
@@ -47,12 +48,12 @@ class Gallery:
         self.source = source
         self.figures: list[Figure] = []
 
-    def figure(self, name: str, title: str, caption: str) -> Callable[[Drawer], Drawer]:
-        """The decorator of a function that draws it, and returns a pen or SVG."""
-        def keep(draw: Drawer) -> Drawer:
-            self.figures.append(Figure(self.source, name, title, draw, caption))
-            return draw
-        return keep
+    def add(self, name: str, title: str, caption: str, draw: Drawer) -> None:
+        self.figures.append(Figure(self.source, name, title, partial(draw, title), caption))
+
+    def figure(self, name: str, title: str, caption: str) -> Callable[[Drawer], None]:
+        """The decorator of a function that draws it, under this title."""
+        return partial(self.add, name, title, caption)
 
     def measured(self, name: str, title: str) -> None:
         """A plot of what was measured."""

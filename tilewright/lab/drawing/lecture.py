@@ -8,7 +8,7 @@ from tilewright.lab.drawing.pen import ROUND, Svg
 from tilewright.lab.drawing.pieces import Cell, Trio, grid
 
 GALLERY = Gallery("lecture")
-figure = GALLERY.figure
+add, figure = GALLERY.add, GALLERY.figure
 N, V, L, S = 16, 2, 8, 4        # of the drawings: the matrices', a thread's tile, a CTA's tile, its depth
 
 
@@ -34,8 +34,8 @@ def _trio(title: str, letters: str = "ABC") -> tuple[Svg, Trio]:
 
 @figure("v1", "V1: a thread for each element of C",
         "A thread's element of C, and the row of A and the column of B that it reads.")
-def v1() -> Svg:
-    pen, trio = _trio("V1: a thread for each element of C")
+def v1(title: str) -> Svg:
+    pen, trio = _trio(title)
     trio.part("A", (5, 6))
     trio.part("B", None, (9, 10))
     trio.part("C", (5, 6), (9, 10))
@@ -44,8 +44,8 @@ def v1() -> Svg:
 
 @figure("v1_5", "V1.5: a thread for a tile of C",
         "A thread's V x V elements of C: for each of its rows of A it reads all of its columns of B again.")
-def v1_5() -> Svg:
-    pen, trio = _trio("V1.5: a thread for a tile of C")
+def v1_5(title: str) -> Svg:
+    pen, trio = _trio(title)
     i, j = 4, 8
     trio.part("A", (i, i + 1), shade=0.7)
     trio.part("A", (i + 1, i + V), shade=0.25)
@@ -57,8 +57,8 @@ def v1_5() -> Svg:
 
 @figure("v2", "V2: partial sums",
         "A thread's V x V elements of C, which a column of A and a row of B, each of V numbers, add to in every step.")
-def v2() -> Svg:
-    pen, trio = _trio("V2: partial sums")
+def v2(title: str) -> Svg:
+    pen, trio = _trio(title)
     i, j, p = 4, 8, 6
     trio.part("A", (i, i + V), shade=0.2)
     trio.part("B", None, (j, j + V), shade=0.2)
@@ -71,8 +71,8 @@ def v2() -> Svg:
 @figure("v3", "V3: tiles in shared memory",
         "A CTA's L x L elements of C, with the tiles of A and B that its threads fetch together, and one thread's part "
         "of them.")
-def v3() -> Svg:
-    pen, trio = _trio("V3: tiles in shared memory")
+def v3(title: str) -> Svg:
+    pen, trio = _trio(title)
     i, j, p = 0, 8, 4
     trio.part("A", (i, i + L), shade=0.12)
     trio.part("B", None, (j, j + L), shade=0.12)
@@ -89,11 +89,11 @@ def v3() -> Svg:
 @figure("fetch", "Threads fetch a tile together",
         "The lecture's example: four threads and a tile of 2 x 4, in two rounds. In each cell the thread that fetches "
         "it.")
-def fetch() -> Svg:
+def fetch(title: str) -> Svg:
     from tilewright.lab.ladder.gpu04_shared import walk
     threads, rows, columns = 4, 2, 4
     places = {(j, place): tid for tid in range(threads) for j, place in enumerate(walk(tid, threads, rows, columns))}
-    pen, size = Svg("Threads fetch a tile together", 480), 40
+    pen, size = Svg(title, 480), 40
     for j in range(rows * columns // threads):
         def cell(r: int, c: int, j: int = j) -> Cell | None:
             tid = places.get((j, (r, c)))
@@ -107,10 +107,10 @@ def fetch() -> Svg:
 @figure("memories", "The memories of a GPU",
         "Registers and shared memory of a multiprocessor, and what all of them share, boxes as wide as the logarithm "
         "of the size.")
-def memories() -> Svg:
+def memories(title: str) -> Svg:
     from tilewright import targets
     chip = targets.target("sm_86")
-    return memory.hierarchy("The memories of a GPU", [
+    return memory.hierarchy(title, [
         Store("registers", 4 * chip.registers_sm, "of a multiprocessor: a, b and c of each thread", "pink"),
         Store("shared memory and L1", chip.smem_sm, "of a multiprocessor: tiles of A and B", "violet"),
         Store("L2", chip.l2, f"of all {chip.sms} multiprocessors", "teal"),

@@ -3,31 +3,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tilewright.atoms.nvidia import mma
 from tilewright.lab.drawing import bits, lanes
 from tilewright.lab.drawing.figure import Gallery
 from tilewright.lab.drawing.pen import DENSE, ROUND, Svg
 from tilewright.lab.drawing.pieces import Cell, grid
 
 GALLERY = Gallery("tilewright")
-figure = GALLERY.figure
+add, figure = GALLERY.add, GALLERY.figure
 
 
-@figure("mma", "Registers of mma.sync.m16n8k16, bf16",
-        "The lane that holds each element of A, B and D; lane 0 is red. Four lanes share a row of A or a column of B, "
-        "two neighbours of it in each register.")
-def mma() -> Svg:
-    from tilewright.atoms.nvidia import mma
-    return lanes.layouts(mma("bf16", "bf16", "f32", 16, 8, 16))
+add("mma", "Registers of mma.sync.m16n8k16, bf16",
+    "The lane that holds each element of A, B and D; lane 0 is red. Four lanes share a row of A or a column of B, "
+    "two neighbours of it in each register.",
+    lambda _: lanes.layouts(mma("bf16", "bf16", "f32", 16, 8, 16)))
 
 
 @figure("wgmma", "Registers of wgmma.m64n32k16, bf16",
         "The thread of the warpgroup that holds each element of D; thread 0 is red. Each warp has 16 rows, as mma.sync "
         "has them; A and B are in shared memory.")
-def wgmma() -> Svg:
+def wgmma(title: str) -> Svg:
     from tilewright.atoms.wgmma import ROWS_WARP, WARPS, Wgmma
     atom, size = Wgmma(32), 19
     held = atom.sums
-    pen = Svg("Registers of wgmma.m64n32k16, bf16", 680, readable=DENSE)
+    pen = Svg(title, 680, readable=DENSE)
 
     def cell(row: int, column: int) -> Cell:
         warp, inside = divmod(row, ROWS_WARP)
@@ -44,9 +43,9 @@ def wgmma() -> Svg:
 @figure("swizzle", "Rows of shared memory with their pieces permuted",
         "Eight rows of 128 bytes in pieces of 16, in each the step of k that it holds: as they are, and by the "
         "128-byte swizzle of TMA and wgmma. One step of k is marked in all rows: in four banks before, in 32 after.")
-def swizzle() -> Svg:
+def swizzle(title: str) -> Svg:
     from tilewright.atoms.wgmma import PIECE, ROWS, swizzled
-    pen, width, size, chosen = Svg("Rows of shared memory with their pieces permuted", 560), 128, 33, 2
+    pen, width, size, chosen = Svg(title, 560), 128, 33, 2
     pieces = range(width // PIECE)
     for x, kind in ((0, 0), (len(pieces) * size + 34, width)):
         there = {swizzled(row*width + piece*PIECE, kind): piece for row in range(ROWS) for piece in pieces}
@@ -66,9 +65,9 @@ def swizzle() -> Svg:
 @figure("panels", "Panels of A and B, before and after packing",
         "Blocks of A and B, and in each cell where packing puts the element: a panel of A is stored by columns, a "
         "panel of B by rows, so that the kernel reads both from begin to end. Zeros fill the last panel.")
-def panels() -> Svg:
+def panels(title: str) -> Svg:
     from tilewright.lab.drawing.records import packed
-    pen, y = Svg("Panels of A and B, before and after packing", 620), 0.0
+    pen, y = Svg(title, 620), 0.0
     for name, hue, rows, columns in (("A", "blue", 9, 8), ("B", "orange", 5, 20)):
         order, panel, whole = packed(name, rows, columns)
         size = 27.0 if name == "A" else 29.0
@@ -85,7 +84,6 @@ def panels() -> Svg:
     return pen
 
 
-@figure("formats", "Number formats",
-        "The bits of every format, to one scale, and the range from its smallest positive to its largest number.")
-def formats() -> Svg:
-    return bits.table()
+add("formats", "Number formats",
+    "The bits of every format, to one scale, and the range from its smallest positive to its largest number.",
+    lambda _: bits.table())
