@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import struct
 from array import array
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
@@ -20,13 +21,14 @@ from tilewright.runtime.cpu.host import Host, host
 from tilewright.targets import CpuTarget, detect
 
 FIELDS = jobs.ATTENTION
+SPACE, PARTIALS = FIELDS.index("space"), jobs.ATTENTION_ROWS.index("partials")
 
 
 def attend(call: Attending, out: Array | None = None, threads: int | None = None, target: CpuTarget | None = None,
-           on: Host = host) -> tuple[Array, Array | None]:
-    """The result [..., value_size] and the logarithms of sums, if they are asked for, both with four axes."""
+           on: Host = host) -> tuple[Array, Array | None, Tasks | None]:
+    """The result [..., value_size] and the logarithms of sums, if they are asked for, both with four axes; and what was
+    done, but nothing beside it, if anything was."""
     p, threads = call.problem, threads or pool.get_num_threads()
-    target = target or extended()
     shape = (*call.q.shape[:-1], p.value_size)
     direct = out is not None and out.strides[-1] == out.itemsize and not _overlap(out, call)
     result = out if direct and out is not None else np.empty(shape, call.dtype)
@@ -35,12 +37,14 @@ def attend(call: Attending, out: Array | None = None, threads: int | None = None
         result[...] = 0
         if lse is not None:
             lse[...] = -np.inf
+    tasks = None
     if result.size or lse is not None:
-        _run(call, result, lse, threads, target, on)
+        tasks = tasks_of(call, result, lse, threads, target, on)
+        tasks.run([on.address_of(x) for x in (call.q, call.k, call.v, result, *(() if lse is None else (lse,)))])
     if out is not None and result is not out:
         out[...] = result
-        return out, lse
-    return result, lse
+        return out, lse, None
+    return result, lse, None if p.ragged else tasks
 
 
 def _overlap(out: Array, call: Attending) -> bool:
@@ -113,62 +117,71 @@ def fields_of(call: Attending, result: Array, lse: Array | None, on: Host) -> tu
     return fields, kept
 
 
-def _run(call: Attending, result: Array, lse: Array | None, threads: int, target: CpuTarget, on: Host) -> None:
-    """Run the call's tasks. Of plain calls the job is kept, for others with the same strides."""
-    plain = on is host and not (call.reads or call.sinks is not None or call.factors or call.problem.ragged
-                                or call.lengths is not None)
-    key = call.problem, target, threads, call.q.strides, call.k.strides, call.v.strides, result.strides
-    tasks = _tasks.get(key) if plain else None
-    if tasks is None:
-        tasks = _planned_tasks(call, result, lse, threads, target, on)
-        if plain and len(_tasks) < MOST:
-            _tasks[key] = tasks
-    if not tasks.tasks:
-        return
-    fields, names = array("q", tasks.fields), tasks.names
-    for name, x in (("q_at", call.q), ("k_at", call.k), ("v_at", call.v), ("out_at", result), ("lse_at", lse)):
-        if x is not None:
-            fields[names.index(name)] = on.address_of(x)
-    kept: list[Any] = []
-    for name, size, dtype in tasks.own:
-        kept.append(np.zeros(size, dtype) if name == "counters" else np.empty(size, dtype))
-        fields[names.index(name)] = on.of_table(kept[-1])
-    claimed(on, tasks.function, fields, names, tasks.each, min(threads, tasks.tasks), [*kept, *tasks.kept])
-
-
 class Tasks(NamedTuple):
-    """A job but for the addresses of arrays. own: fields that point to arrays of each call, with sizes and dtypes;
-    kept: what the others point to."""
+    """A job but for the addresses of arrays.
+
+    function    0: there is nothing to do; `call` calls it
+    fields      of the job, and `kept` what they point to
+    each        bytes of a thread
+    counters    numbers that are 0 at the start
+    own         bytes that tasks share: results of parts
+    """
     function: int
-    names: tuple[str, ...]
-    fields: list[int]
-    tasks: int
-    each: int                   # bytes of a thread
-    own: tuple[tuple[str, int, Any], ...]
+    call: Callable[[Any, int], object]
+    fields: array[int]
+    threads: int
+    each: int
+    on: Host
     kept: tuple[Any, ...]
+    counters: int
+    own: int
+
+    @classmethod
+    def filled(cls, on: Host, function: int, names: Sequence[str], fields: Mapping[str, int], threads: int, each: int,
+               kept: Sequence[Any], counters: int = 0, own: int = 0) -> Tasks:
+        return cls(function, on.callable(function), array("q", [fields.get(name, 0) for name in names]), threads,
+                   -(-each // 64) * 64, on, tuple(kept), counters, own)
+
+    def run(self, at: Sequence[int], *_: Any) -> bool:
+        """The job for q, k, v, the result and the logarithms at these addresses; False (see runtime/repeats.py)."""
+        if not self.function:
+            return False
+        on, fields = self.on, self.fields[:]
+        fields[:len(at)] = array("q", at)
+        team = on.reserve(self.threads) if self.threads > 1 else 1
+        space = on.take(self.own + team*self.each)
+        fields[SPACE], fields[SPACE + 1] = space.address + self.own, self.each
+        if self.counters:
+            counters = np.zeros(self.counters, np.int64)
+            fields[PARTIALS], fields[PARTIALS + 1] = space.address, on.of_table(counters)
+        try:
+            if team > 1:
+                on.run_parts(self.function, on.job(fields), team, team, team)
+            else:
+                self.call(on.job(fields), 0)
+        finally:
+            on.give(space)
+        return False
 
 
-MOST = 1024
-_tasks: dict[tuple[Any, ...], Tasks] = {}
-
-
-def _planned_tasks(call: Attending, result: Array, lse: Array | None, threads: int, target: CpuTarget, on: Host
-                   ) -> Tasks:
-    p = call.problem
+def tasks_of(call: Attending, result: Array, lse: Array | None, threads: int, target: CpuTarget | None = None,
+             on: Host = host) -> Tasks:
+    """What calls with such arrays do."""
+    p, target = call.problem, target or extended()
     contiguous = call.k.strides[-1] == call.k.itemsize and call.v.strides[-1] == call.v.itemsize
     few = plans.rows_spec(p, target, contiguous)
-    heads, own = p.sequences * p.kv_heads, tuple[tuple[str, int, Any], ...]()
     names: tuple[str, ...] = FIELDS
+    heads, counters, own = p.sequences * p.kv_heads, 0, 0
     fields, kept = fields_of(call, result, lse, on)
     if few is not None:
         parts = max(-(-int(sequences(call)[:, 3].max(initial=0)) // few.PART), 1)
-        count, dtype = parts * heads, formats.FORMATS[few.WORD].dtype
-        lanes, names = target.lanes(dtype.itemsize), jobs.ATTENTION_ROWS
-        size, value_size = (-(-x // lanes) * lanes for x in (few.SIZE, few.VALUE_SIZE))
+        count, size = parts * heads, formats.FORMATS[few.WORD].dtype.itemsize
+        lanes, names = target.lanes(size), jobs.ATTENTION_ROWS
+        width, value_width = (-(-x // lanes) * lanes for x in (few.SIZE, few.VALUE_SIZE))
         fields |= {"count": count, "parts": parts}
-        own = (("partials", count * few.ROWS * (2*lanes + value_size), dtype), ("counters", heads, np.int64))
-        each = few.ROWS*(size + few.KEYS) + few.KEYS*(size + value_size)
-        each, emitter, spec = -(-each * dtype.itemsize // 64) * 64, "attention_rows:emit_rows", tuple(few)
+        counters, own = heads, -(-count * few.ROWS * (2*lanes + value_width) * size // 64) * 64
+        each = (few.ROWS*(width + few.KEYS) + few.KEYS*(width + value_width)) * size
+        emitter, spec = "attention_rows:emit_rows", tuple(few)
     else:
         strip_spec, layout, strips = _planned(p, target, threads)
         lanes = strip_spec.NV * target.lanes(8 if strip_spec.WORD == "f64" else 4)
@@ -178,20 +191,4 @@ def _planned_tasks(call: Attending, result: Array, lse: Array | None, threads: i
         each, emitter = strips*layout.state_bytes + layout.shared_bytes, "attention:emit_attention"
         spec = tuple(strip_spec)
     function = on.address(emitter, target, *spec) if count else 0
-    return Tasks(function, names, [fields.get(name, 0) for name in names], count, each, own, tuple(kept))
-
-
-def claimed(on: Host, function: int, fields: array[int], names: tuple[str, ...], each: int, threads: int,
-            kept: list[Any]) -> None:
-    """Run tasks, which so many threads claim, each of which has so many bytes. `kept`: what the job points to."""
-    team = on.reserve(threads) if threads > 1 else 1
-    space = on.take(team * each)
-    fields[names.index("space")], fields[names.index("space_step")] = space.address, each
-    try:
-        if team > 1:
-            on.run_parts(function, on.job(fields), team, team, team)
-        else:
-            on.callable(function)(on.job(fields), 0)
-    finally:
-        on.give(space)
-        kept.clear()
+    return Tasks.filled(on, function, names, fields, min(threads, count), each, kept, counters, own)

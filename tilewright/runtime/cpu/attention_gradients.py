@@ -1,7 +1,6 @@
 """Gradients of attention of arrays in the host's memory, by the kernels of kernels/cpu/attention_gradients.py."""
 from __future__ import annotations
 
-from array import array
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -15,7 +14,7 @@ from tilewright.plans.attention import Layout, Spec
 from tilewright.rules.arguments import Array
 from tilewright.rules.attending import Attending
 from tilewright.runtime.cpu import pool
-from tilewright.runtime.cpu.attention import claimed, extended, fields_of, sequences
+from tilewright.runtime.cpu.attention import Tasks, extended, fields_of, sequences
 from tilewright.runtime.cpu.host import Host, host
 from tilewright.targets import CpuTarget
 
@@ -85,6 +84,5 @@ def _run(call: Attending, side: str, results: tuple[Array, ...], lse: Array, del
     if not count:
         return
     fields |= {"strips": strips, "blocks": blocks, "count": count}
-    claimed(on, on.address("attention_gradients:emit_gradients", target, side, *spec),
-            array("q", [fields.get(name, 0) for name in FIELDS]), FIELDS,
-            strips*layout.state_bytes + layout.shared_bytes, min(threads, count), kept)
+    Tasks.filled(on, on.address("attention_gradients:emit_gradients", target, side, *spec), FIELDS,
+                 fields, min(threads, count), strips*layout.state_bytes + layout.shared_bytes, kept).run(())
