@@ -30,43 +30,26 @@ if TYPE_CHECKING:
 
 
 def matmul(
-    a: ArrayLike | Quantized,
-    b: ArrayLike | Quantized | Packed,
-    out: NDArray[Any] | tuple[NDArray[Any] | None] | None = None,
-    *,
-    out_dtype: Any = None,
-    alpha: complex = 1,
-    beta: complex = 0,
-    c: ArrayLike | None = None,
-    trans_a: bool | str = False,
-    trans_b: bool | str = False,
-    scale_a: Any = None,
-    scale_b: Any = None,
-    epilogue: Any = None,
-    prologue_a: Any = None,
-    prologue_b: Any = None,
-    operands: dict[str, Any] | None = None,
-    algorithm: str | None = None,
-    deterministic: bool = False,
-    batch_invariant: bool = False,
-    threads: int | None = None,
-    plan: Any = None,
-    **numpys: Any,
+    a: ArrayLike | Quantized, b: ArrayLike | Quantized | Packed,
+    out: NDArray[Any] | tuple[NDArray[Any] | None] | None = None, *,
+    out_dtype: Any = None, alpha: complex = 1, beta: complex = 0, c: ArrayLike | None = None,
+    trans_a: bool | str = False, trans_b: bool | str = False, scale_a: Any = None, scale_b: Any = None,
+    epilogue: Any = None, prologue_a: Any = None, prologue_b: Any = None, operands: dict[str, Any] | None = None,
+    algorithm: str | None = None, deterministic: bool = False, batch_invariant: bool = False,
+    threads: int | None = None, plan: Any = None, **numpys: Any,
 ) -> Any:
     """The matrix product of a and b, as numpy.matmul computes it; in general alpha * (a @ b) + beta * c.
 
     a, b        [..., m, k] and [..., k, n], or 1-D: a vector is a row on the left and a column on the right, and the
                 axis that was added is removed again. Leading axes are broadcast. Any strides, and any format that
                 `tilewright formats` lists; both may have the same format or two. The result has the dtype that
-                np.matmul would give it: float32 for ml_dtypes' floats, int8 for its integers. Either may be
-                a result of tilewright.quantize, with scales along k: axis=-1 for a, -2 for b (exchanged by trans_a
-                and trans_b); see docs/formats.md.
-                b may be packed in advance: see tilewright.pack.
+                np.matmul would give it: float32 for ml_dtypes' floats, int8 for its integers. Either may be a result
+                of tilewright.quantize, with scales along k: axis=-1 for a, -2 for b (exchanged by trans_a and
+                trans_b); see docs/formats.md. b may be packed in advance: see tilewright.pack.
     out         where to write the result: an array of the result's shape (or with more leading axes), any strides, any
                 dtype to which the result can be cast by NumPy's rule same_kind. As in out[...] = matmul(a, b), sums
-                are first converted to the result's dtype, then cast. It may
-                overlap a, b and c.
-                It is written only if the call succeeds, and returned.
+                are first converted to the result's dtype, then cast. It may overlap a, b and c, is written only if the
+                call succeeds, and is returned.
     out_dtype   the format of the result ("f32", "i32", "bf16" ...) or a NumPy dtype, instead of NumPy's choice. Sums
                 have a type that holds both the operands and the result: f32 operands with out_dtype="f64", and f64
                 operands with out_dtype="f32", are summed in f64 and rounded once. So are integers with either.
@@ -75,19 +58,17 @@ def matmul(
                 docs/formats.md.
     alpha, beta factors of the finished sums, and of the elements of c. They may be complex only if the result is;
                 for integer products whole numbers, which count modulo 2^bits. A number beyond the range of the sums'
-                dtype becomes inf, as in NumPy. As in BLAS, beta == 0 never
-                reads c, and alpha == 0 never reads a or b.
+                dtype becomes inf, as in NumPy. As in BLAS, beta == 0 never reads c, alpha == 0 neither a nor b.
     c           the array to add, broadcast to the result; not modified unless it is also out. Its dtype counts for that
                 of the result, as those of a and b do.
     trans_a, trans_b  True or "t": swap the last two axes of the operand first. "c": conjugate it, too, which costs
                 no time (for real numbers "c" is "t"). False or "n": use it as it is.
     threads     the most threads that this call may use; by default tilewright.get_num_threads().
     plan        the plan to run, or its text, instead of the one that tilewright.plan chooses. With a GPU's plan, NumPy
-                arrays are copied to the first CUDA device or AMD GPU, multiplied there, and the result is copied
-                back.
+                arrays are copied to the first CUDA device or AMD GPU, multiplied there, and the result is copied back.
     deterministic  True: the same bits for any number of threads, and before and after tilewright.tune. Without it only
-                the same plan gives the same bits; no kernel adds up in the order in which threads or
-                workgroups finish. See docs/reproducibility.md.
+                the same plan gives the same bits; no kernel adds up in the order in which threads or workgroups
+                finish. See docs/reproducibility.md.
     batch_invariant  True: deterministic, and the bits of a row of the result do not depend on other rows of a, on their
                 number, or on where they are in memory. plan and algorithm must be None then.
     algorithm   how f32 or f16 operands are multiplied, on CPUs with AMX and on NVIDIA GPUs. None, the default: as they
@@ -103,8 +84,7 @@ def matmul(
                 or e2m1 (on GPUs e4m3fn, e5m2 and torch's float4_e2m1fn_x2). On NVIDIA's GPUs floats may also scale
                 blocks of 128 along k: ceil(k / 128) in place of k, and for b ceil(n / 128) in place of n.
                 Integer products are summed exactly, multiplied by the scales in f32, and the result is f32: see
-                docs/formats.md. For operands on a GPU the scales should be there, too; NumPy's are copied in every
-                call.
+                docs/formats.md. For operands on a GPU scales should be there, too; NumPy's are copied in every call.
     epilogue    a function that is fused into the kernel and gives the result's elements: its first parameter
                 is alpha * sums + beta * c, the others are `operands` by name. It is called once with symbols, and may
                 use + - * / **, comparisons, & | ^ ~ << >>, abs and tw.exp, log, tanh, erf, sqrt, gelu, silu, sigmoid,
@@ -116,8 +96,7 @@ def matmul(
                 first parameter is an element, the others are `operands` by name. It may do what an epilogue may
                 except pairs, reductions and several results. Floats that it returns are rounded once: to bf16, f16 or
                 f64 if the floating-point operands have that format, to bf16 if they are narrower, else to f32;
-                integers are multiplied as integers. Or the result of tilewright.prologue. See
-                docs/prologues.md.
+                integers are multiplied as integers. Or the result of tilewright.prologue. See docs/prologues.md.
     operands    a dict of arrays and numbers, of any format and strides, by the names of these functions' parameters.
                 Those of an epilogue broadcast to the result, those of a prologue to its operand; along k a prologue's
                 may have fewer numbers, one for each of several equal blocks
