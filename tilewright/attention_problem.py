@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, wraps
 from typing import Any, ClassVar
 
 import numpy as np
@@ -68,6 +68,7 @@ def unchanged(score: Any, i: Any, j: Any, head: Any) -> Any:
 def traced(function: Callable[..., Any], kinds: tuple[tuple[str, str], ...], softcap: float) -> Expression:
     """The expression of a score function after the soft cap: softcap tanh(score / softcap), 0 for none. TypeError if it
     gives something else than one number."""
+    @wraps(function)
     def whole(score: Any, i: Any, j: Any, head: Any, **arrays: Any) -> Any:
         capped = functions.tanh(score * (1.0 / softcap)) * softcap if softcap else score
         found = function(capped, i, j, head, **arrays)

@@ -112,6 +112,66 @@ def test_arguments_are_refused_in_a_sentence(how: dict[str, Any], error: type[Ex
         checked(*arrays((2, 3, 8), (2, 5, 8), (2, 5, 8)), **how)
 
 
+@pytest.mark.parametrize("name", ["q", "k", "v", "bias", "out"])
+def test_arrays_of_any_byte_order_and_strides(name: str) -> None:
+    """Fields of packed records lie 5 bytes apart; out between other bytes, which stay."""
+    q, k, v, bias = arrays((2, 3, 8), (2, 5, 8), (2, 5, 8), (3, 5))
+    given = {"q": q, "k": k, "v": v, "bias": bias}
+    want = tw.attention(**given)
+    if name == "out":
+        memory = np.full(2*3*37 + 1, 7, np.uint8)
+        out = np.lib.stride_tricks.as_strided(memory[1:5].view("f4"), (2, 3, 8), (3*37, 37, 4))
+        tw.attention(**given, out=out)
+        assert np.array_equal(out, want)
+        assert (memory[1:].reshape(6, 37)[:, 32:] == 7).all()
+        return
+    fields = np.zeros(given[name].shape, [("other", "u1"), ("x", "<f4")])
+    fields["x"] = given[name]
+    for x in (fields["x"], given[name].astype(">f4")):
+        assert np.array_equal(tw.attention(**given | {name: x}), want)
+
+
+def test_ragged_queries_of_a_paged_cache() -> None:
+    q, k, v = arrays((4, 7, 8), (6, 2, 4, 8), (6, 2, 4, 5))
+    how = {"q_offsets": [0, 2, 2, 6], "table": np.array([[3, 1], [0, 0], [5, 2]]), "lengths": [7, 3, 8], "causal": True}
+    given = {name: np.asarray(x) for name, x in how.items() if name != "causal"}
+    found, lse = tw.attention(q, k, v, **how, return_lse=True)
+    want, logs = expected(q, k, v, **given, causal=True)
+    np.testing.assert_allclose(found, want, atol=1e-5)
+    np.testing.assert_allclose(lse, logs, atol=1e-5)
+
+
+def test_values_without_numbers_have_logarithms_of_sums() -> None:
+    q, k, v = arrays((2, 3, 8), (2, 5, 8), (2, 5, 4))
+    found, lse = tw.attention(q, k, v[..., :0], return_lse=True)
+    assert found.shape == (2, 3, 0)
+    assert np.array_equal(lse, tw.attention(q, k, v, return_lse=True)[1])
+
+
+@pytest.mark.parametrize(("how", "error", "text"), [
+    ({"threads": 0}, ValueError, "threads must be 1 or more"), ({"threads": 1.5}, TypeError, "threads must be an int"),
+    ({"scale": np.ones(2)}, TypeError, "scale must be a number"), ({"scale": [1]}, TypeError, "scale must be a number"),
+    ({"softcap": 1e300}, ValueError, "softcap must be a number above 0, between 1e-37 and 1e37"),
+    ({"causal": np.array([True])}, ValueError, "causal must be False, True"), ({"k": None}, TypeError, "k must be"),
+    ({"return_lse": 1}, TypeError, "return_lse must be True or False"),
+    ({"operands": [1]}, TypeError, "operands must be a dict"), ({"operands": {1: 2}}, TypeError, "operands must be a"),
+    ({"bias": lambda s, i, j, h, x: s, "operands": {"x": None}}, ValueError, "operands['x'] must be an array"),
+    ({"bias": lambda s, i: s}, TypeError, "bias takes (s, i), and is given (score, i, j, head)"),
+    ({"k_offsets": [0, 5]}, ValueError, "k_offsets must be None where q_offsets is"),
+])
+def test_calls_are_refused_in_a_sentence(how: dict[str, Any], error: type[Exception], text: str) -> None:
+    q, k, v = arrays((2, 3, 8), (2, 5, 8), (2, 5, 8))
+    with pytest.raises(error, match=re.escape(text)):
+        tw.attention(**{"q": q, "k": k, "v": v} | how)
+
+
+def test_a_factor_may_be_a_number() -> None:
+    q, k = arrays((2, 3, 8), (2, 5, 8))
+    k = (k * 20).astype(np.int8)
+    want = tw.attention(q, k, k, k_scale=np.float32(0.05), v_scale=np.float32(2))
+    assert np.array_equal(tw.attention(q, k, k, k_scale=0.05, v_scale=2), want)
+
+
 def test_dtypes_and_shapes_that_do_not_fit() -> None:
     q, k, v = arrays((2, 3, 8), (2, 5, 8), (2, 5, 8))
     for given, error in (((q, k[..., :7], v), ValueError), ((q, k[:, :4], v), ValueError),

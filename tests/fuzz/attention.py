@@ -22,7 +22,7 @@ ERRORS = {"f64": 1e-13, "f32": 3e-5, "f16": 2e-3, "bf16": 2e-2, "e4m3fn": 2e-2}
 
 
 def draw(rng: Random) -> Case:
-    layout = rng.choice(["plain", "plain", "plain", "ragged", "paged", "padded"])
+    layout = rng.choice(["plain", "plain", "plain", "ragged", "paged", "paged", "padded"])
     q = rng.choice(["f32", "f32", "f64", "f16", "bf16", "bf16", "e4m3fn"])
     narrow = q not in ("f64", "e4m3fn") and rng.random() < 0.15
     few = rng.random() < 0.3
@@ -35,7 +35,7 @@ def draw(rng: Random) -> Case:
             "bias": rng.choice([None, None, None, "floats", "mask", "alibi", "function"]),
             "bias_axes": rng.choices([True, False], k=4), "softcap": rng.choice([None, None, None, 2.0]),
             "sinks": rng.random() < 0.2, "scales": rng.random() < 0.5, "page": rng.choice([1, 4, 16]),
-            "scale": rng.choice([None, None, 0.3, -0.2]), "threads": rng.choice([1, 2, 3]),
+            "scale": rng.choice([None, None, 0.3, -0.2]), "threads": rng.choice([1, 2, 3]), "ragged": rng.random() < 0.5,
             "in": [memory.draw(rng, 4, broadcast=False) | {"swapped": False, "shift": 0} for _ in range(3)],
             "data": rng.randrange(2**31)}
 
@@ -62,10 +62,13 @@ def made(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
     (size, value_size), queries, keys = case["sizes"], case["queries"], case["keys"]
     layout, how = case["layout"], dict[str, Any]()
     shapes = [(s, heads, queries, size), (s, kv_heads, keys, size), (s, kv_heads, keys, value_size)]
-    if layout == "ragged":
-        for name, most in ("q_offsets", queries), ("k_offsets", keys):
+    ragged = {"ragged": {"q_offsets": queries, "k_offsets": keys},
+              "paged": {"q_offsets": queries} if case["ragged"] else {}}.get(layout, {})
+    if ragged:
+        for name, most in ragged.items():
             how[name] = np.concatenate([[0], np.cumsum(rng.integers(0, most + 1, s))]).astype(np.int32)
-        queries, keys = (int(how[name][-1]) + 1 for name in ("q_offsets", "k_offsets"))
+        queries, keys = (int(how[name][-1]) + 1 if name in how else n
+                         for name, n in (("q_offsets", queries), ("k_offsets", keys)))
         shapes = [(heads, queries, size), (kv_heads, keys, size), (kv_heads, keys, value_size)]
     if layout in ("paged", "padded"):
         how["lengths"] = rng.integers(0, keys + 1, s).astype(np.int64)

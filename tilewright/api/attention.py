@@ -1,6 +1,7 @@
 """attention: softmax(score(Q K^T)) V by the engine of the memory that the arrays are in."""
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ from tilewright import forks
 from tilewright.api import tensor_repeats, tensors
 from tilewright.expressions.program import Expression
 from tilewright.rules import arguments
-from tilewright.rules.attending import Asked, attending, checked_outs
+from tilewright.rules.attending import FACTORS, Asked, attending, checked_outs
+from tilewright.rules.fusing import named_operands
 from tilewright.runtime import repeats
 from tilewright.runtime.cpu import pool
 from tilewright.runtime.gpu.arrays import library_of
@@ -58,8 +60,8 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool | str = False, window: Any
     """
     how: tuple[Any, ...] | None = None
     if (sinks is q_scale is k_scale is v_scale is q_offsets is k_offsets is table is lengths is bias is operands is out
-            is None) and return_lse is False and {type(scale), type(softcap)} <= NUMBERS:
-        how = "attention", causal, window and repr(window), scale, softcap, out_dtype, type(threads), threads
+            is None) and return_lse is False and _plain(causal, window, scale, softcap, out_dtype, threads):
+        how = "attention", causal, repr(window), scale, softcap, out_dtype, type(threads), threads
         if (again := _again(q, k, v, how)) is not None:
             return again
     given = {"q": q, "k": k, "v": v, "sinks": sinks, "q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale,
@@ -75,7 +77,14 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool | str = False, window: Any
     return tensor_repeats.watched(lambda: _on_host(given, asked, out, threads, how), how, (q, k, v))
 
 
-NUMBERS = {int, float, type(None)}
+NONE = type(None)
+NUMBERS = {int, float, NONE}
+
+
+def _plain(causal: Any, window: Any, scale: Any, softcap: Any, out_dtype: Any, threads: Any) -> bool:
+    """Are these of types of which equal ones mean the same?"""
+    return ({type(scale), type(softcap)} <= NUMBERS and type(causal) in (bool, str) and type(threads) in (int, NONE)
+            and type(window) in (int, tuple, NONE) and isinstance(out_dtype, Hashable))
 
 
 def _again(q: Any, k: Any, v: Any, how: tuple[Any, ...]) -> Any:
@@ -99,9 +108,9 @@ def gradients(q: Any, k: Any, v: Any, out: Any, lse: Any, by_out: Any, by_lse: A
     attention_gradients.py says where)."""
     numbers = {name: more.pop(name) for name in ("causal", "window", "scale", "softcap") if name in more}
     given, asked = _asked({"q": q, "k": k, "v": v, **more}, bias, operands, Asked(operands=operands, **numbers))
-    call = attending(_arrays(given), asked)
-    results = _arrays({"out": out, "lse": lse, "by_out": by_out})
-    logs = None if by_lse is None else _arrays({"by_lse": by_lse})["by_lse"]
+    call = attending(_ready(_arrays(given)), asked)
+    results = _ready(_arrays({"out": out, "lse": lse, "by_out": by_out}))
+    logs = None if by_lse is None else _ready(_arrays({"by_lse": by_lse}))["by_lse"]
     four, three = (None,) * (4 - results["out"].ndim), (None,) * (3 - results["lse"].ndim)
     found = forks.imported("tilewright.runtime.cpu.attention_gradients").gradients(
         call, results["out"][four], results["lse"][three], results["by_out"][four],
@@ -113,25 +122,41 @@ def gradients(q: Any, k: Any, v: Any, out: Any, lse: Any, by_out: Any, by_lse: A
 
 def _asked(given: dict[str, Any], bias: Any, operands: Any, asked: Asked) -> tuple[dict[str, Any], Asked]:
     """Arrays by the names of arguments, and what else there is."""
+    if missing := [name for name in "qkv" if given[name] is None]:
+        raise TypeError(f"{missing[0]} must be an array, not None")
     expression = bias is None or callable(bias) or isinstance(bias, Expression)
     named = {**given, "bias": None if expression else bias,
-             **{f"operands[{name!r}]": x for name, x in (operands or {}).items()}}
-    return {name: x for name, x in named.items() if x is not None}, asked._replace(bias=bias if expression else None)
+             **{f"operands[{name!r}]": x for name, x in named_operands(operands).items()}}
+    found = {name: np.float32(x) if name in FACTORS and type(x) in (int, float) else x for name, x in named.items()
+             if x is not None or name.startswith("operands")}
+    return found, asked._replace(bias=bias if expression else None)
 
 
 def _arrays(given: dict[str, Any]) -> dict[str, Any]:
     return {name: arguments.operand(tensors.array(x, name), name, least=0) for name, x in given.items()}
 
 
+def _ready(arrays: dict[str, Any]) -> dict[str, Any]:
+    """Arrays as kernels read them: aligned, in strides of whole elements, of the processor's byte order. The same
+    object if all are so already."""
+    if all(x.flags.c_contiguous and x.flags.aligned and x.dtype.isnative for x in arrays.values()):
+        return arrays
+    own = {name: x.dtype.newbyteorder("=") for name, x in arrays.items()}
+    moved = {name: x.astype(own[name]) for name, x in arrays.items() if not arguments.ready(x, own[name])}
+    return arrays | moved if moved else arrays
+
+
 def _on_host(given: dict[str, Any], asked: Asked, out: Any, threads: int | None, how: Any = None) -> Any:
     """The result of arrays in the host's memory, NumPy's or tensors. how: what it is known by beside q, k and v, if a
     call like it may run its tasks again."""
+    threads = arguments.thread_count(threads)
     as_tensors = tensors.present(*given.values(), out)
-    arrays = _arrays(given)
+    seen = _arrays(given)
+    arrays = _ready(seen)
     call = attending(arrays, asked)
     into = checked_outs(tensors.array(out, "out", True), call)
     result, lse, tasks = forks.imported("tilewright.runtime.cpu.attention").attend(call, into, threads)
-    if how is not None and tasks is not None and result.size:
+    if how is not None and arrays is seen and tasks is not None and result.size:
         where: Any = tensors.HOST if as_tensors else repeats.HOST
         known = where.asked((*given.values(), None), how, pool.get_num_threads())
         if known is not None:

@@ -22,6 +22,7 @@ from tilewright.rules.arguments import Array
 
 MOST_AXES = 4
 INTEGERS = np.dtype(np.int32), np.dtype(np.int64)
+FACTORS = "q_scale", "k_scale", "v_scale"
 BIAS = "bias"                   # the name of an array that is added to scores, or of a mask
 
 
@@ -59,7 +60,9 @@ def attending(given: Mapping[str, Any], asked: Asked, on_host: bool = True) -> A
     k_offsets, table, lengths, bias and operands['...'] where they were given. TypeError and ValueError, which name the
     argument. on_host: whether elements of offsets, tables and lengths may be read."""
     ragged, paged = "q_offsets" in given, "table" in given
-    q, k, v = (_four(given[name], name, ragged) for name in "qkv")
+    if "k_offsets" in given and not ragged:
+        raise ValueError("k_offsets must be None where q_offsets is")
+    q, k, v = (_four(given[name], name, ragged and not (paged and name != "q")) for name in "qkv")
     shape = (*given["q"].shape[:-1], v.shape[-1])
     q_format, kv_format = _formats(q, k, v, "q_scale" in given)
     sequences = _ragged(given, q, k, paged, on_host) if ragged else q.shape[0]
@@ -73,11 +76,12 @@ def attending(given: Mapping[str, Any], asked: Asked, on_host: bool = True) -> A
         _indices(lengths, "lengths", (sequences,))
         if on_host and lengths.size and not 0 <= int(lengths.min()) <= int(lengths.max()) <= keys:
             raise ValueError(f"lengths must be from 0 to {keys}, the keys of k, not {lengths.min()} to {lengths.max()}")
-    before, after, upper = _mask(asked.causal, asked.window)
-    softcap = _positive(asked.softcap, "softcap") if asked.softcap is not None else 0.0
+    arguments.check_flag(asked.return_lse, "return_lse")
+    before, after, upper = mask(asked.causal, asked.window)
+    softcap = positive(asked.softcap, "softcap") if asked.softcap is not None else 0.0
     score, reads = _score(asked, given, softcap, (sequences, heads, q.shape[2], keys), q_format)
     factors: tuple[Array, Array, Array] | None = None
-    if scales := [name for name in ("q_scale", "k_scale", "v_scale") if name in given]:
+    if scales := [name for name in FACTORS if name in given]:
         of_q, of_k, of_v = (_factor(given.get(name), name, sequences, n) for name, n in
                             (("q_scale", heads), ("k_scale", kv_heads), ("v_scale", kv_heads)))
         factors = of_q, of_k, of_v
@@ -91,7 +95,7 @@ def attending(given: Mapping[str, Any], asked: Asked, on_host: bool = True) -> A
     out = result if asked.out_dtype is None else formats.get(asked.out_dtype, "out_dtype").name
     if out not in FLOATS:
         raise TypeError(f"out_dtype must be one of {', '.join(FLOATS)}, not {out}")
-    scale = 1.0 / math.sqrt(max(q.shape[-1], 1)) if asked.scale is None else float(_real(asked.scale, "scale"))
+    scale = 1.0 / math.sqrt(max(q.shape[-1], 1)) if asked.scale is None else arguments.real(asked.scale, "scale")
     problem = Attention(sequences, heads, kv_heads, q.shape[2], keys, q.shape[-1], v.shape[-1], q_format, kv_format,
                         out, scale, before, after, upper, softcap, score, sinks is not None, bool(asked.return_lse),
                         ragged, page, factors is not None)
@@ -189,9 +193,9 @@ def _paged(given: Mapping[str, Any], sequences: int, k: Array, on_host: bool) ->
     return int(table.shape[1])
 
 
-def _mask(causal: Any, window: Any) -> tuple[int | None, int | None, bool]:
-    """(before, after, upper) of Attention."""
-    if causal not in (False, True, "upper left", "lower right"):
+def mask(causal: Any, window: Any) -> tuple[int | None, int | None, bool]:
+    """(before, after, upper) of Attention, by the arguments of these names. TypeError and ValueError."""
+    if not isinstance(causal, (int, str, np.bool_)) or causal not in (False, True, "upper left", "lower right"):
         raise ValueError(f'causal must be False, True or "lower right", or "upper left", not {causal!r}')
     ends: list[int | None] = [None, None]
     if window is not None:
@@ -209,16 +213,12 @@ def _mask(causal: Any, window: Any) -> tuple[int | None, int | None, bool]:
     return before, 0 if causal else after, causal == "upper left"
 
 
-def _real(x: Any, name: str) -> float:
-    if isinstance(x, bool) or not isinstance(x, (int, float, np.integer, np.floating)):
-        raise TypeError(f"{name} must be a number, not {x!r}")
-    return float(x)
-
-
-def _positive(x: Any, name: str) -> float:
-    if not _real(x, name) > 0 or not math.isfinite(x):
-        raise ValueError(f"{name} must be a number above 0, not {x!r}")
-    return float(x)
+def positive(x: Any, name: str) -> float:
+    """A number whose inverse has an f32, too. TypeError and ValueError."""
+    found = arguments.real(x, name)
+    if not 1e-37 < found < 1e37:
+        raise ValueError(f"{name} must be a number above 0, between 1e-37 and 1e37, not {x!r}")
+    return found
 
 
 def added(score: Any, i: Any, j: Any, head: Any, *, bias: Any) -> Any:

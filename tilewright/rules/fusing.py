@@ -128,13 +128,18 @@ def beside_scales(call: Call, scales: Mapping[str, Array]) -> tuple[Call, dict[s
     return call._replace(alpha=1), {**scales, **more}
 
 
-def given_of(operands: Any) -> dict[str, Array]:
+def named_operands(operands: Any) -> Mapping[str, Any]:
+    """operands=, which may be None. TypeError unless it has names for whatever it holds."""
     if operands is None:
         return {}
     if not isinstance(operands, Mapping) or not all(isinstance(name, str) for name in operands):
         raise TypeError(f"operands must be a dict of arrays and numbers by name, not "
                         f"{arguments.shown(operands)}")
-    return {name: arguments.operand(x, f"operands[{name!r}]", least=0) for name, x in operands.items()}
+    return operands
+
+
+def given_of(operands: Any) -> dict[str, Array]:
+    return {name: arguments.operand(x, f"operands[{name!r}]", least=0) for name, x in named_operands(operands).items()}
 
 
 def expression_of(epilogue: Any, sums: list[str], given: dict[str, Array]) -> Expression:

@@ -4,6 +4,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from tilewright.attention_problem import Attention
 from tilewright.kernels.cpu import jobs
 from tilewright.plans import attention as plans
 from tilewright.plans.attention import Layout
-from tilewright.rules.arguments import Array
+from tilewright.rules.arguments import Array, ready
 from tilewright.rules.attending import Attending
 from tilewright.runtime.cpu import pool
 from tilewright.runtime.cpu.host import Host, host
@@ -30,7 +31,12 @@ def attend(call: Attending, out: Array | None = None, threads: int | None = None
     done, but nothing beside it, if anything was."""
     p, threads = call.problem, threads or pool.get_num_threads()
     shape = (*call.q.shape[:-1], p.value_size)
-    direct = out is not None and out.strides[-1] == out.itemsize and not _overlap(out, call)
+    if not p.value_size and p.lse:                              # kernels have at least one number of each value
+        p = replace(p, value_size=1)
+        lse = attend(call._replace(problem=p, v=np.zeros((*call.v.shape[:-1], 1), call.v.dtype)), None, threads, target,
+                     on)[1]
+        return np.empty(shape, call.dtype) if out is None else out, lse, None
+    direct = (out is not None and out.strides[-1] == out.itemsize and ready(out, out.dtype) and not _overlap(out, call))
     result = out if direct and out is not None else np.empty(shape, call.dtype)
     lse = np.empty(shape[:-1], formats.FORMATS[p.sums].dtype) if p.lse else None
     if p.ragged:                            # rows that belong to no sequence
@@ -48,8 +54,8 @@ def attend(call: Attending, out: Array | None = None, threads: int | None = None
 
 
 def _overlap(out: Array, call: Attending) -> bool:
-    given = call.q, call.k, call.v, *call.reads
-    return any(np.may_share_memory(out, x) for x in given)
+    given = call.q, call.k, call.v, call.sinks, *call.reads, *(call.factors or ())
+    return any(x is not None and np.may_share_memory(out, x) for x in given)
 
 
 @cache

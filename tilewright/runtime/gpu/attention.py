@@ -10,7 +10,7 @@ import numpy as np
 from tilewright.plans import nvidia_attention
 from tilewright.plans.nvidia_attention import AttentionPlan
 from tilewright.rules.arguments import F32, Array
-from tilewright.rules.attending import Asked, Attending, attending, checked_outs
+from tilewright.rules.attending import FACTORS, Asked, Attending, attending, checked_outs
 from tilewright.runtime.gpu.arrays import HIP
 from tilewright.runtime.gpu.driver import Kept
 from tilewright.runtime.gpu.operands import address
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 HOPPER = "tilewright.kernels.nvidia.attention:emit_attention"
 VALUES = "tilewright.kernels.nvidia.attention_values:emit_values"
-FACTORS = "q_scale", "k_scale", "v_scale"
 BYTE = np.dtype(np.uint8)
 AXES = "sequence", "head", "row", "column"      # of arrays of score functions, as attention_scores.AXES
 NO_END = 1 << 29                # of a band's side
