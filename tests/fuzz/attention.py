@@ -35,7 +35,8 @@ def draw(rng: Random) -> Case:
             "bias": rng.choice([None, None, None, "floats", "mask", "alibi", "function"]),
             "bias_axes": rng.choices([True, False], k=4), "softcap": rng.choice([None, None, None, 2.0]),
             "sinks": rng.random() < 0.2, "scales": rng.random() < 0.5, "page": rng.choice([1, 4, 16]),
-            "scale": rng.choice([None, None, 0.3, -0.2]), "threads": rng.choice([1, 2, 3]), "ragged": rng.random() < 0.5,
+            "scale": rng.choice([None, None, 0.3, -0.2]), "threads": rng.choice([1, 2, 3]),
+            "ragged": rng.random() < 0.5,
             "in": [memory.draw(rng, 4, broadcast=False) | {"swapped": False, "shift": 0} for _ in range(3)],
             "data": rng.randrange(2**31)}
 

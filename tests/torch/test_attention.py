@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -60,7 +62,7 @@ def test_the_operator_is_one_that_torch_can_check_and_compile() -> None:
 
     compiled = torch.compile(block, fullgraph=True, backend="aot_eager")
     found, want = compiled(q, k, v), block(q, k, v)
-    assert torch.equal(found, want)
+    torch.testing.assert_close(found, want)
     for x, y in zip(torch.autograd.grad(found.sum(), (q, k, v)), torch.autograd.grad(want.sum(), (q, k, v))):
         assert torch.equal(x, y)
 
@@ -98,7 +100,7 @@ def test_the_switch_leaves_to_torch_what_no_kernel_does(monkeypatch: Any) -> Non
     want = F.scaled_dot_product_attention(q, q, q)
     with twt.enable("always"):
         found = F.scaled_dot_product_attention(q, q, q)
-    assert torch.equal(found, want)
+    torch.testing.assert_close(found, want)
 
 
 def test_a_model_of_transformers_computes_the_same() -> None:
@@ -119,3 +121,44 @@ def test_a_model_of_transformers_computes_the_same() -> None:
     for x, y in zip(found, want):
         torch.testing.assert_close(x, y, atol=1e-5, rtol=1e-4)
     assert texts.shape == (2, 22)
+
+
+@pytest.mark.parametrize(("how", "error", "text"), [
+    ({"window": -1}, ValueError, "window must be 0 or more keys"), ({"causal": 2}, ValueError, "causal must be False"),
+    ({"window": (1, 2, 3)}, ValueError, "window must be a number or a pair"), ({"scale": "x"}, TypeError, "scale must"),
+    ({"softcap": 0}, ValueError, "softcap must be a number above 0"), ({"bias": [1.0]}, TypeError, "bias must be a te"),
+    ({"operands": {"x": 1.0}}, ValueError, "operands must be None unless bias is a function"),
+    ({"q": np.ones((2, 8))}, TypeError, "q must be a tensor, not ndarray"),
+])
+def test_arguments_are_refused_in_a_sentence(how: dict[str, Any], error: type[Exception], text: str) -> None:
+    x = torch.ones(2, 8)
+    with pytest.raises(error, match=re.escape(text)):
+        twt.attention(**{"q": x, "k": x, "v": x} | how)
+
+
+def test_operands_may_be_numbers_and_arrays_of_numpy() -> None:
+    x = torch.randn(3, 8)
+    want = twt.attention(x, x, x, bias=lambda s, i, j, h: s * 2.0 + j)
+    found = twt.attention(x, x, x, bias=lambda s, i, j, h, a, b: s * a + b, operands={"a": 2.0, "b": np.arange(3)})
+    torch.testing.assert_close(found, want)
+
+
+@pytest.mark.parametrize(("shape", "dims", "beside"), [
+    ((3, 7, 16), (1, None, 0), ""), ((2, 3, 4, 7, 16), (2, 0, 0), "sinks"),
+    ((3, 4, 7, 16), (1, 0, 0), "bias"),
+])
+def test_vmap_is_a_loop(shape: tuple[int, ...], dims: tuple[int | None, ...], beside: str) -> None:
+    """More sequences of one call, or a call for each part; also of gradients, which are mapped as well."""
+    whole = [torch.randn(shape if dim is not None else (7, 16)).movedim(0, dim or 0) for dim in dims]
+    more = {"": (), "sinks": (torch.randn(4),), "bias": (torch.randn(shape[0], 1, 1),)}[beside]
+
+    def call(q: Any, k: Any, v: Any, *more: Any) -> Any:
+        return twt.attention(q, k, v, causal=True, **({beside: more[0]} if more else {}))
+
+    def slope(*given: Any) -> Any:
+        return torch.func.grad(lambda *x: (call(*x) ** 2).sum(), 1)(*given)
+    mapped = (*dims, *(0 if beside == "bias" else None for _ in more))
+    for f in call, slope:
+        parts = [f(*(x if d is None else x.select(d, i) for x, d in zip((*whole, *more), mapped)))
+                 for i in range(shape[0])]
+        torch.testing.assert_close(torch.vmap(f, mapped)(*whole, *more), torch.stack(parts), atol=1e-5, rtol=1e-4)

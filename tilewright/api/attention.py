@@ -40,8 +40,8 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool | str = False, window: Any
     softcap     c: scores become c tanh(score / c), before bias
     sinks       [heads]: one more logit of each head, in the sum alone
     return_lse  True: a tuple with log(sum(exp(scores))), [..., heads, queries] in f32 (f64)
-    q_scale, k_scale, v_scale   float32 that broadcasts to [sequences, heads] (kv heads): factors of numbers in
-                e4m3fn and int8
+    q_scale, k_scale, v_scale   a number, or float32 that broadcasts to [sequences, heads] (kv heads): factors of
+                numbers in e4m3fn and int8
     q_offsets, k_offsets   [sequences + 1]: sequences of any lengths, one after the other along the axis of tokens; q
                 is [heads, all queries, size], k and v likewise, and sequence s is q_offsets[s] to q_offsets[s + 1]
     table, lengths   a paged cache: k and v are [pages, kv heads, page, size], table [sequences, pages] says which page

@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 import tilewright
 from tilewright.api import attention as on_host
-from tilewright.attention_problem import SCORE
+from tilewright.attention_problem import traced
 from tilewright.expressions.program import Expression
-from tilewright.expressions.tracing import trace
+from tilewright.rules import arguments, attending
+from tilewright.rules.fusing import named_operands
 from tilewright.torch import attention_gradients
-from tilewright.torch.library import define, differentiate, refuse_gradients
+from tilewright.torch.library import define, differentiate, library, refuse_gradients
 
 FP8 = torch.float8_e4m3fn
 KINDS = {torch.bool: "bool", torch.int8: "int", torch.int16: "int", torch.int32: "int", torch.int64: "int",
@@ -38,19 +40,29 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool | str = False, wi
 
     bias and operands have no gradients: ValueError if one requires one. TypeError and ValueError for other arguments.
     """
-    given = dict(operands or {})
+    before, after, _ = attending.mask(False, window)
+    attending.mask(causal, None)
+    softcap = 0.0 if softcap is None else attending.positive(softcap, "softcap")
+    scale = None if scale is None else arguments.real(scale, "scale")
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{name} must be a tensor, not {type(x).__name__}")
+    given = {name: torch.as_tensor(x) for name, x in named_operands(operands).items()}
     score = ""
-    if isinstance(bias, Tensor):
-        given = {BIAS: bias}
-    elif bias is not None:
+    if given and (bias is None or not callable(bias)):
+        raise ValueError("operands must be None unless bias is a function")
+    if callable(bias):
         score = _score(bias, tuple((name, KINDS.get(x.dtype, "float")) for name, x in given.items()))
+    elif bias is not None:
+        if not isinstance(bias, (Tensor, np.ndarray)):
+            raise TypeError(f"bias must be a tensor or a function of (score, i, j, head), not {bias!r}")
+        given = {BIAS: torch.as_tensor(bias)}
     for name, x in given.items():
         if x.requires_grad:
             raise ValueError(f"{name} requires a gradient, and attention has none for it: x.detach() has no such need")
-    before, after = window if isinstance(window, (tuple, list)) else (window, window)
     out, lse = _operator(q, k, v, list(given.values()), sinks, q_offsets, k_offsets,
                          causal if isinstance(causal, str) else "lower right" if causal else "",
-                         -1 if before is None else before, -1 if after is None else after, scale, softcap or 0.0,
+                         -1 if before is None else before, -1 if after is None else after, scale, softcap,
                          ",".join(given), score)
     return (out, lse) if return_lse else out
 
@@ -58,7 +70,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool | str = False, wi
 @torch.compiler.assume_constant_result
 def _score(bias: Callable[..., Any], kinds: tuple[tuple[str, str], ...]) -> str:
     """The text of a score function's expression."""
-    return trace(bias, {**SCORE, **dict(kinds)}, BIAS, len(SCORE)).text
+    return traced(bias, kinds, 0.0).text
 
 
 def _arguments(operands: list[Tensor], sinks: Any, q_offsets: Any, k_offsets: Any, causal: str, before: int, after: int,
@@ -131,6 +143,51 @@ def _tangent(inputs: Any, tangents: Any, output: Any) -> Any:
 
 differentiate(_operator, _backward, _save, _tangent)
 refuse_gradients(_backward_operator, "second derivatives of attention are not there")
+
+
+# ---- torch.vmap: more sequences; with offsets, or arrays for each part of the batch, one call for each part
+
+def _first(x: Tensor, dim: int | None, parts: int) -> Tensor:
+    """With the axis that is mapped over in front."""
+    return x.expand(parts, *x.shape) if dim is None else x.movedim(dim, 0)
+
+
+def _folded(x: Tensor) -> Tensor:
+    """[parts, ..., tokens, size] as [parts * sequences, heads, tokens, size]."""
+    return x[(slice(None), *(None,) * (5 - x.dim()))].flatten(0, 1)
+
+
+def _one_by_one(operator: Any, info: Any, dims: Any, given: Any) -> Any:
+    def part(x: Any, dim: Any, i: int) -> Any:
+        if isinstance(x, (list, tuple)):
+            return [part(y, d, i) for y, d in zip(x, dim if isinstance(dim, (list, tuple)) else [dim] * len(x))]
+        return x if dim is None else x.select(dim, i)
+    found = [operator(*(part(x, d, i) for x, d in zip(given, dims))) for i in range(info.batch_size)]
+    return tuple(map(torch.stack, zip(*found))), (0,) * len(found[0])
+
+
+def _mapped(info: Any, dims: Any, q: Tensor, k: Tensor, v: Tensor, operands: Any, sinks: Any, *how: Any) -> Any:
+    rows = [_first(x, dim, info.batch_size) for x, dim in zip((q, k, v), dims)]
+    if operands or dims[4] is not None or how[0] is not None or max(x.dim() for x in rows) > 5:
+        return _one_by_one(_operator, info, dims, (q, k, v, operands, sinks, *how))
+    out, lse = _operator(*map(_folded, rows), operands, sinks, *how)
+    shape = rows[0].shape[:-1]
+    return (out.reshape(*shape, out.shape[-1]), lse.reshape(shape)), (0, 0)
+
+
+def _mapped_gradients(info: Any, dims: Any, *given: Any) -> Any:
+    g, g_lse, out, lse, q, k, v = (_first(x, dim, info.batch_size) for x, dim in zip(given[:7], dims))
+    operands, sinks, *how = given[7:]
+    if operands or sinks is not None or how[0] is not None or max(x.dim() for x in (q, k, v)) > 5:
+        return _one_by_one(_backward_operator, info, dims, given)
+    logs = (_folded(x[..., None])[..., 0] for x in (g_lse, lse))
+    found = _backward_operator(_folded(g), next(logs), _folded(out), next(logs), *map(_folded, (q, k, v)),
+                               operands, sinks, *how)
+    return (*(x.reshape(y.shape) for x, y in zip(found, (q, k, v))), found[3]), (0, 0, 0, None)
+
+
+for _each, _rule in (_operator, _mapped), (_backward_operator, _mapped_gradients):
+    torch.library.register_vmap(_each._schema.name, _rule, lib=library)
 
 
 # ---- in place of other functions
