@@ -1,7 +1,6 @@
 """attention: softmax(score(Q K^T)) V by the engine of the memory that the arrays are in."""
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
@@ -60,7 +59,9 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool | str = False, window: Any
     """
     how: tuple[Any, ...] | None = None
     if (sinks is q_scale is k_scale is v_scale is q_offsets is k_offsets is table is lengths is bias is operands is out
-            is None) and return_lse is False and _plain(causal, window, scale, softcap, out_dtype, threads):
+            is None) and return_lse is False and (
+                {type(scale), type(softcap)} <= NUMBERS and {type(causal), type(window), type(threads)} <= KINDS
+                and (out_dtype is None or isinstance(out_dtype, (str, np.dtype, type)))):
         how = "attention", causal, repr(window), scale, softcap, out_dtype, type(threads), threads
         if (again := _again(q, k, v, how)) is not None:
             return again
@@ -77,14 +78,8 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool | str = False, window: Any
     return tensor_repeats.watched(lambda: _on_host(given, asked, out, threads, how), how, (q, k, v))
 
 
-NONE = type(None)
-NUMBERS = {int, float, NONE}
-
-
-def _plain(causal: Any, window: Any, scale: Any, softcap: Any, out_dtype: Any, threads: Any) -> bool:
-    """Are these of types of which equal ones mean the same?"""
-    return ({type(scale), type(softcap)} <= NUMBERS and type(causal) in (bool, str) and type(threads) in (int, NONE)
-            and type(window) in (int, tuple, NONE) and isinstance(out_dtype, Hashable))
+NUMBERS = {int, float, type(None)}
+KINDS = {bool, str, int, tuple, type(None)}
 
 
 def _again(q: Any, k: Any, v: Any, how: tuple[Any, ...]) -> Any:
