@@ -31,6 +31,7 @@ from tilewright.lab.bench.peers import blis, cblas, mkl as mkl_peer, numpy as nu
 from tilewright.lab.bench.results import BESIDE, Report, Result, Row, Session
 from tilewright.lab.bench.suites import ladders, shapes as suites
 from tilewright.lab.cli import common
+from tilewright.lab.drawing import raster
 from tilewright.lab.measure import check, machine, measure, operands, probes, quiet
 from tilewright.lab.measure.measure import Rules, Sample
 from tilewright.lab.measure.quiet import BLOCK_S, Load
@@ -1057,7 +1058,7 @@ def test_a_narrow_terminal_loses_spreads_but_no_figure(measured: Report) -> None
 def test_without_matplotlib_the_message_says_what_to_install(
     measured: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plot, "find_spec", lambda name: None)
+    monkeypatch.setattr(raster, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"pip install -e '\.\[plot\]' in the clone"):
         plot.draw(measured, tmp_path / "p.png")
 

@@ -125,9 +125,11 @@ def test_axes_have_round_ticks() -> None:
     assert Axis(0, 236, 100).ticks == [0, 50, 100, 150, 200]
     assert Axis(900, 2e6, 100, log=True).ticks == pytest.approx([1e3, 1e4, 1e5, 1e6])
     assert Axis(0.6, 1.6, 100, log=True).ticks == pytest.approx([0.64, 0.8, 1, 1.25, 1.5625])
-    assert chart("", [Series("x", "blue")], ("", "")) == strip("", [("f32", {})], "", {}) == ""
+    for draw in (lambda: chart("", [Series("x", "blue")], ("", "")), lambda: strip("", [("f32", {})], "", {})):
+        with pytest.raises(ValueError, match="nothing to plot"):
+            draw()
     one = chart("one", [Series("x", "blue", [Point(1.0, 1.0, 1.0, 1.0)])], ("n", "rate"))
-    assert "nan" not in one
+    assert "nan" not in str(one)
 
 
 def test_a_page_fits_a_phone_and_a_desktop(tmp_path: Path) -> None:

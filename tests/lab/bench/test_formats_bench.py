@@ -17,12 +17,13 @@ import tilewright as tw
 from bench import readme
 from tests.helpers.reports import shown
 from tilewright import formats
-from tilewright.lab.bench import commands, contest, peer, plot, results, tables
+from tilewright.lab.bench import chart, commands, contest, peer, plot, results, tables
 from tilewright.lab.bench.cases import Case, Job, Product
 from tilewright.lab.bench.peer import Peer, Setting, Way
 from tilewright.lab.bench.results import BESIDE, Report, Result, Row, Session
 from tilewright.lab.bench.suites import shapes
 from tilewright.lab.bench.suites.shapes import PRODUCTS
+from tilewright.lab.drawing.pen import Words
 from tilewright.lab.measure import check, operands
 from tilewright.lab.measure.check import Reference
 from tilewright.lab.measure.measure import Rules, Sample
@@ -411,26 +412,29 @@ def test_the_picture_is_drawn(tmp_path: Path) -> None:
 
 @pytest.fixture
 def zen5() -> Report:
-    pytest.importorskip("matplotlib").use("Agg")
     return results.load(ROOT / "bench" / "results" / "zen5_formats.json")
 
 
 def test_the_picture_has_points_and_no_label_on_another_or_over_the_edge(zen5: Report) -> None:
-    whole = plot.formats_figure(zen5, 2048)
-    whole.canvas.draw()
-    assert "m = n = k = 2048" in whole.get_suptitle()
-    axis = whole.axes[0]
-    assert axis.get_xscale() == "log"
-    assert not axis.patches  # a bar's length means nothing on a logarithmic axis
-    frame = axis.get_window_extent()
-    shown = [text for a in whole.axes for text in (a.title, a.xaxis.label, *a.get_yticklabels()) if text.get_text()]
-    assert len(shown) == 2 + 2 * len(zen5.results) // 4 + 1  # four sizes; and a head over the ratios
-    boxes = [text.get_window_extent() for text in shown]
-    for number, box in enumerate(boxes):
-        assert whole.bbox.x0 <= box.x0 <= box.x1 <= whole.bbox.x1
-        assert whole.bbox.y0 <= box.y0 <= box.y1 <= whole.bbox.y1
-        assert not frame.padded(-2).overlaps(box), shown[number]
-        assert not any(box.overlaps(other) for other in boxes[:number]), shown[number]
+    ((title, (whole,)),) = plot._formats(zen5, 2048).items()
+    assert "m = n = k = 2048" in title
+    left, top, wide, high = whole.box
+    field = chart.WIDTH, 18 * len(zen5.results) // 4
+    shown = [text for text in whole.shapes if isinstance(text, Words) and not text.text.isdecimal()]
+    sides = {row.name for r in zen5.results if r.case.problem.n == 2048 for row in r.rows if row.sample}
+    # labels and ratios of a quarter of the results, which are of four sizes; a head over the ratios, and the unit
+    assert len(shown) == 2 * len(zen5.results) // 4 + 2 + len(sides - {BESIDE})
+    boxes = []
+    for text in shown:
+        long = whole.length(text.text, text.size)
+        start = text.x - {"start": 0.0, "middle": long / 2, "end": long}[text.anchor]
+        boxes.append((start, text.y - text.size, start + long, text.y + text.size / 4))
+    for number, (x0, y0, x1, y1) in enumerate(boxes):
+        assert left <= x0 <= x1 <= left + wide
+        assert top <= y0 <= y1 <= top + high
+        assert x1 <= 0 or x0 >= field[0] or y1 <= 0 or y0 >= field[1], shown[number]
+        assert not any(x0 < a1 and a0 < x1 and y0 + 1 < b1 and b0 + 1 < y1 for a0, b0, a1, b1 in boxes[:number]), \
+            shown[number]
 
 
 def test_the_committed_picture_is_of_the_committed_results_and_of_the_tables_size(zen5: Report) -> None:

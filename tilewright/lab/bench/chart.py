@@ -1,5 +1,4 @@
-"""Charts of a page: lines against size, and points against work, as SVG without matplotlib. Points that other processes
-disturbed are hollow."""
+"""Charts: lines against size, points against work, rows of points. Points that other processes disturbed are hollow."""
 from __future__ import annotations
 
 import math
@@ -11,9 +10,7 @@ from tilewright.lab.drawing.pen import Svg
 WIDTH, HEIGHT = 520, 260        # of the field of a chart
 HOLLOW = "hollow: disturbed by other processes"
 DOT = 3.2                       # a point's radius
-OUR_HUE = "orange"
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-HUES = ("blue", "green", "violet", "pink", "teal", "gold", "soft", "red")      # of peers, in order
 
 
 @dataclass(frozen=True)
@@ -70,11 +67,12 @@ def words(x: float) -> str:
 
 
 def chart(title: str, series: Sequence[Series], labels: tuple[str, str], *, log: tuple[bool, bool] = (False, False),
-          ticks: Sequence[float] = (), rule: tuple[float, str] | None = None) -> str:
-    """labels: of the axis of x, and of y. ticks: those of x, if few. rule: a level of y with its name."""
+          ticks: Sequence[float] = (), rule: tuple[float, str] | None = None) -> Svg:
+    """labels: of the axis of x, and of y. ticks: those of x, if few. rule: a level of y with its name. ValueError
+    without a point."""
     points = [p for s in series for p in s.points]
     if not points:
-        return ""
+        raise ValueError("nothing to plot")
     tops = [p.high for p in points] + ([rule[0]] if rule else [])
     lows = [p.low for p in points] + ([rule[0]] if rule else [])
     xs = [p.x for p in points]
@@ -103,8 +101,8 @@ def chart(title: str, series: Sequence[Series], labels: tuple[str, str], *, log:
                      tip=f"{s.name}: {p.tip}" + ", disturbed by other processes" * p.hollow, round=DOT)
     pen.text(WIDTH / 2, HEIGHT + 40, labels[0], 12, "soft", "middle")
     pen.text(-44, HEIGHT / 2, labels[1], 12, "soft", "middle", turned=True)
-    _legend(pen, [(s.name, s.hue, s.bold) for s in series], any(p.hollow for p in points), HEIGHT + 64)
-    return str(pen)
+    _legend(pen, [(s.name, s.hue, s.bold) for s in series if s.points], any(p.hollow for p in points), HEIGHT + 64)
+    return pen
 
 
 def _legend(pen: Svg, names: Sequence[tuple[str, str, bool]], hollow: bool, row: float) -> None:
@@ -118,11 +116,12 @@ def _legend(pen: Svg, names: Sequence[tuple[str, str, bool]], hollow: bool, row:
 
 
 def strip(title: str, rows: Sequence[tuple[str, Mapping[str, tuple[float, bool]]]], label: str,
-          hues: Mapping[str, str]) -> str:
-    """A line for each label, with a point for each side: {side: (value, hollow)}, on a logarithmic axis."""
+          hues: Mapping[str, str], notes: tuple[str, Sequence[str]] = ("", ())) -> Svg:
+    """A line for each label, with a point for each side: {side: (value, hollow)}, on a logarithmic axis. notes: at the
+    right of each line, below a heading. ValueError without a point."""
     values = [value for _, sides in rows for value, _ in sides.values()]
     if not values:
-        return ""
+        raise ValueError("nothing to plot")
     x, line = Axis(min(values) / 1.2, max(values) * 1.2, WIDTH, log=True), 18
     pen = Svg(title, WIDTH + 180)
     pen.rect(0, 0, WIDTH, line * len(rows), "back", line="edge")
@@ -135,8 +134,27 @@ def strip(title: str, rows: Sequence[tuple[str, Mapping[str, tuple[float, bool]]
         for side, (value, hollow) in [*sides.items()][::-1]:
             pen.rect(x.place(value) - DOT, y - DOT, 2*DOT, 2*DOT, "back" if hollow else hues[side], line=hues[side],
                      width=1.5, tip=f"{name}: {side} {value:.4g}", round=DOT)
+    for number, note in enumerate(notes[1]):
+        pen.text(WIDTH + 8, line * (number + 0.5) + 4, note, 11)
+    pen.text(WIDTH + 8, -6, notes[0], 11, "soft")
     pen.text(WIDTH / 2, line * len(rows) + 38, label, 12, "soft", "middle")
     found = dict.fromkeys(side for _, sides in rows for side in sides)
     _legend(pen, [(side, hues[side], False) for side in found],
             any(hollow for _, sides in rows for _, hollow in sides.values()), line * len(rows) + 62)
-    return str(pen)
+    return pen
+
+
+def sheet(title: str, rows: Sequence[Sequence[Svg | None]], words: Sequence[str]) -> Svg:
+    """Pictures beside and below each other, each below its title, under some lines of words."""
+    pen, y = Svg(title, WIDTH), 0.0
+    for line in words:
+        pen.text(0, y, line, 12, "soft")
+        y += 20
+    for row in rows:
+        x, there = 0.0, [picture for picture in row if picture]
+        for picture in there:
+            pen.text(x + picture.margin, y + 14, picture.title, 14, bold=True)
+            pen.put(picture, x, y + 22)
+            x += picture.box[2] + 16
+        y += max(picture.box[3] for picture in there) + 36
+    return pen

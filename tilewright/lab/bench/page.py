@@ -3,7 +3,7 @@ frame is page.html."""
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from io import StringIO
 from pathlib import Path
 from string import Template
@@ -14,12 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from tilewright import outputs
-from tilewright.lab.bench import tables
-from tilewright.lab.bench.chart import HUES, OUR_HUE, Point, Series, chart, strip
-from tilewright.lab.bench.peer import OURS
-from tilewright.lab.bench.plot import baselines, drawable
-from tilewright.lab.bench.report import heading, on_gpu, show, warnings
-from tilewright.lab.bench.results import CELLS, Report, Result
+from tilewright.lab.bench import plot
+from tilewright.lab.bench.report import heading, show, warnings
+from tilewright.lab.bench.results import Report
 from tilewright.lab.measure.machine import DIRTY
 
 FRAME = Path(__file__).with_name("page.html")
@@ -46,7 +43,8 @@ def write(report: Report, path: Path) -> None:
 
 
 def page(report: Report) -> str:
-    collected = Collected(charts(report))
+    collected = Collected({title: "".join(f"<h3>{html.escape(x.title)}</h3>" * (len(pictures) > 1) + str(x)
+                                          for x in pictures) for title, pictures in plot.of_tables(report).items()})
     show(report, collected)
     said = {f"<p>{html.escape(x)}</p>" for x in (*warnings(report), *heading(report))}
     name = "tilewright bench" + f" {report.kind}" * (report.kind != "bench")
@@ -98,67 +96,3 @@ def _cell(cell: Any, right: bool) -> str:
     text = Text.from_markup(str(cell))
     classes = " ".join(sorted({str(span.style) for span in text.spans} & {"green", "red"}) + ["n"] * right)
     return (f'<td class="{classes}">' if classes else "<td>") + f"{html.escape(text.plain)}</td>"
-
-
-# ---- charts, by the titles of the tables below which they stand
-
-def charts(report: Report) -> dict[str, str]:
-    names = tables.names(report.results)
-    hues = dict(zip((x for x in names if x != OURS), HUES * 9)) | {OURS: OUR_HUE}
-    if report.kind == "formats":
-        return {tables.formats_title(n, threads, isa): _formats(members, hues)
-                for (threads, isa, n), members in tables.format_groups(report.results).items()}
-    found = {}
-    for group, results in tables.groups(report.results):
-        title = tables.title(group)
-        if drawable(results) and report.kind not in CELLS:
-            found[title] = _rates(title, results, hues, None if on_gpu(report) else tables.peak_of(report, group),
-                                  on_gpu(report))
-        elif len(results) > 1:
-            found[title] = _against_one(title, results)
-    if report.kind in CELLS:        # one table stands for all groups
-        every = "".join(f"<h3>{html.escape(title)}</h3>{svg}" for title, svg in found.items() if svg)
-        return {f"{report.kind}: the fastest peer's time over ours": every}
-    return found
-
-
-def _formats(results: Sequence[Result], hues: Mapping[str, str]) -> str:
-    """A line for each product: ours, and its one baseline, the fastest peer."""
-    rates = baselines(results)
-    rows = []
-    for r in results:
-        if ours := r.gflops():
-            theirs = rates[r.case.product.formats][0]
-            best = max(theirs, key=lambda x: theirs[x], default="")
-            rows.append((r.case.product.label, {OURS: (ours, r.disturbed)} | ({best: (theirs[best], False)} if best
-                                                                            else {})))
-    return strip("rates of all formats", rows, "GFLOP/s, of integers GOP/s", hues)
-
-
-def _rates(title: str, results: Sequence[Result], hues: Mapping[str, str], peak: float | None, gpu: bool) -> str:
-    """Rates against size: a line for each side."""
-    unit, scale = ("TFLOP/s", 1e12) if gpu else ("GFLOP/s", 1e9)
-    sizes, series = [r.case.problem.n for r in results], []
-    for name in tables.names(results):
-        points = []
-        for r in results:
-            if sample := r.sample(name):
-                low, middle, high = (r.operations(name) / scale / s for s in
-                                     (sample.spread.q3, sample.spread.median, sample.spread.q1))
-                points.append(Point(r.case.problem.n, middle, low, high, sample.disturbed,
-                                    f"n = {r.case.size}, {middle:.1f} {unit}"))
-        if points:
-            series.append(Series(name, hues[name], points, bold=name == OURS))
-    return chart(title, series, ("m = n = k", unit), log=(max(sizes) / min(sizes) >= 16, False),
-                 ticks=sizes if len(sizes) < 12 else (), rule=(peak, "multiply-adds alone") if peak else None)
-
-
-def _against_one(title: str, results: Sequence[Result]) -> str:
-    """Ratios to one peer against the work of a product."""
-    peer = tables.baseline(results)
-    if peer is None:
-        return ""
-    points = [Point(r.operations(), x.median, x.q1, x.q3, r.disturbed, f"{r.case.label}, {x.median:.2f}")
-              for r in results if (x := r.ratio(peer, hollow=True))]
-    return chart(title, [Series(f"time of {peer} / time of tilewright", OUR_HUE, points, joined=False)],
-                 ("operations of a product", f"times as fast as {peer}"), log=(True, True), rule=(1.0, ""))

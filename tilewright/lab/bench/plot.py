@@ -1,82 +1,68 @@
-"""A report as a picture: rates against sizes, one line per peer; a GPU's power and clocks too; of other shapes our
-ratio to the fastest peer; number formats at one size; the steps of the GPU ladder."""
+"""A report as pictures: rates against sizes, a line for each peer, and a GPU's power and clocks; of other shapes our
+ratio to one peer; number formats at one size; the steps of the GPU ladder. A page has them below its tables, `draw`
+writes them into one file."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
-from collections.abc import Callable, Iterable, Sequence
-from importlib.util import find_spec
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import cycle, zip_longest
 from pathlib import Path
 from typing import Any
 
+from tilewright import outputs, targets
+from tilewright.lab.bench import tables
+from tilewright.lab.bench.chart import Point, Series, chart, sheet, strip
 from tilewright.lab.bench.peer import OURS
 from tilewright.lab.bench.report import on_gpu, warnings
 from tilewright.lab.bench.results import BESIDE, CELLS, NUMPY, Report, Result
-from tilewright.lab.bench.tables import (
-    Group,
-    baseline,
-    format_groups,
-    groups,
-    names,
-    peak_of,
-    setting,
-    state,
-    times,
-    title,
-)
+from tilewright.lab.bench.tables import baseline, groups, names, state, times
+from tilewright.lab.drawing import raster
+from tilewright.lab.drawing.pen import Svg
 from tilewright.lab.measure.measure import Spread
-from tilewright.text import install
 
-MISSING = f"plots need matplotlib: {install('plot')}"
-# Readable for the colour-blind (Okabe and Ito) and stable from plot to plot: a library keeps its colour.
-COLOURS = {
-    OURS: "#d55e00",
-    "numpy": "#0072b2",
-    "openblas": "#56b4e9",
-    "mkl": "#009e73",
-    "blis": "#cc79a7",
-    "torch": "#999999",
-    "cuBLAS": "#0072b2",
-    "triton": "#009e73",
-}
-CYCLE = ("#e69f00", "#f0e442", "#000000", "#8c564b", "#7f7f7f", "#bcbd22", "#17becf")
+# A library keeps its hue from picture to picture; others take turns with what is left.
+HUES = {OURS: "orange", "numpy": "blue", "openblas": "teal", "mkl": "green", "blis": "pink", "torch": "soft",
+        "cuBLAS": "blue", "triton": "green"}
+SPARE = ("violet", "gold", "red", "ink")
+GPU_ROWS = {"power, W": "watts", "SM clock, MHz": "sm_mhz"}
+COLUMNS = 4  # of ratios, at most
+SHAPES = {(True, True): "m = n = 1", (False, True): "n = 1", (True, False): "m = 1", (False, False): "m, n > 1"}
+RATIOS = "x NumPy, x fastest peer"  # beside the rates of number formats
 
-
-def available() -> bool:
-    return find_spec("matplotlib") is not None
+Pair = tuple[float, float]
+Pictures = dict[str, list[Svg]]  # by the title of the table that they belong to
 
 
 def draw(report: Report, path: Path, n: int | None = None) -> None:
-    """Write a plot of the report to `path`, whose suffix chooses the format: of its suites of squares; where it has
+    """Write a picture of the report to `path`, whose suffix chooses the format: of its suites of squares; where it has
     none, or is one of CELLS, of the ratios in all cells; of number formats at the size n (of those measured the
-    largest).  ValueError if there is nothing to plot, or no matplotlib."""
-    if not available():
-        raise ValueError(MISSING)
-    import matplotlib
-
-    matplotlib.use("Agg")  # a file is all that is wanted, with or without a display
-    import matplotlib.pyplot as plt
-
+    largest). ValueError if there is nothing to plot, or no matplotlib, which all formats but SVG need."""
     named = ""
     if report.kind == "formats":
         n = n or max((r.case.problem.n for r in report.results if r.gflops()), default=0)
-        figure, named = formats_figure(report, n), f"m = n = k = {n}"
-    elif report.kind == "ladder cuda":
-        figure = _steps(report)
+        found, named = _formats(report, n), f"m = n = k = {n}"
     elif report.kind == "ladder simulated":
-        figure = _simulated(report)
+        found = _simulated(report)
+    elif report.kind == "ladder cuda":
+        found = _steps(report)
     else:
-        squares = [(group, found) for group, found in groups(report.results) if drawable(found)]
-        figure = _against_size(report, squares) if squares and report.kind not in CELLS else _ratios(report)
+        found = _squares(report) or _ratios(report)
         named = "" if on_gpu(report) else _where(report)
+    if not found:
+        raise ValueError("nothing to plot: " + ("tilewright has no sample at that size" if report.kind == "formats" else
+                                                "no two cells with a peer were measured"))
+    pictures = list(found.values())
+    rows = list(zip_longest(*pictures)) if len(pictures) <= COLUMNS else [
+        tuple(x for some in pictures[at:at + COLUMNS] for x in some) for at in range(0, len(pictures), COLUMNS)]
+    whole = sheet(named or report.kind, rows, [_where(report), *warnings(report)[:1]])
+    if path.suffix == ".svg":
+        outputs.write(path, str(whole))
+        return
     # What a PNG says of itself: what is shown, and of which results. Nothing in it changes from run to run.
     said = {"Title": named, "Source": digest(report), "Software": None} if named and path.suffix == ".png" else None
-    try:
-        figure.savefig(path, dpi=144, metadata=said)
-    finally:
-        plt.close(figure)
+    raster.png(whole, path, said, 1.5)
 
 
 def digest(report: Report) -> str:
@@ -84,54 +70,26 @@ def digest(report: Report) -> str:
     return hashlib.sha256(json.dumps(report.to_json(), sort_keys=True).encode()).hexdigest()
 
 
+def of_tables(report: Report) -> Pictures:
+    """What a page shows below its tables."""
+    if report.kind == "formats":
+        return _formats(report)
+    return _squares(report) | _ratios(report)
+
+
 def _where(report: Report) -> str:
     machine = report.machine["gpu"].get("name", "a GPU") if on_gpu(report) else report.machine["cpu"]
-    return f"tilewright {report.tilewright} on {machine}, {report.created[:10]}"
+    clocks = f"; clocks {report.extra.get('clocks', 'unknown')}" if on_gpu(report) else ""
+    return f"tilewright {report.tilewright} on {machine}, {report.created[:10]}{clocks}"
 
 
-def _busy(report: Report) -> str:
-    """A line for the title where other processes kept the machine busy."""
-    return "".join(f"\n{line}" for line in warnings(report)[:1])
+def hues(sides: Iterable[str]) -> dict[str, str]:
+    """The hue of each side of a picture."""
+    spare = cycle(SPARE)
+    return {side: HUES.get(side) or next(spare) for side in sides}
 
 
-def _legend(figure: Any, axes: Iterable[Any], ncols: int, first: Callable[[str], Any] = lambda label: 0,
-            **options: Any) -> None:
-    """One legend for all panels, because a peer may be missing from one of them (a BLIS without threads)."""
-    handles = {label: h for axis in axes for h, label in zip(*axis.get_legend_handles_labels())}
-    labels = sorted(handles, key=first)
-    figure.legend([handles[label] for label in labels], labels, loc="outside lower center", ncols=ncols, **options)
-
-
-# ---- against size: a column for each suite of squares; rows are rate, and on a GPU power and SM clock
-
-GPU_ROWS = (("power, W", "watts"), ("SM clock, MHz", "sm_mhz"))
-
-
-def _against_size(report: Report, suites: list[tuple[Group, list[Result]]]) -> Any:
-    import matplotlib.pyplot as plt
-
-    gpu = on_gpu(report)
-    more = [row for row in GPU_ROWS if any(_states(results, name, row[1]) for _, results in suites
-                                           for name in names(results))]
-    figure, axes = plt.subplots(1 + len(more), len(suites), figsize=(6.8 * len(suites), 4.4 + 2.6 * len(more)),
-                                squeeze=False, sharex="col", layout="constrained")
-    spare = iter(CYCLE * 4)
-    drawn = dict.fromkeys(name for _, results in suites for name in names(results))
-    colours = {name: COLOURS.get(name) or next(spare) for name in drawn}  # one for all panels
-    for column, (group, results) in zip(axes.T, suites):
-        _rates(column[0], results, peak_of(report, group), colours, ("TFLOP/s", 1e12) if gpu else ("GFLOP/s", 1e9))
-        column[0].set_title(title(group))
-        for axis, (label, what) in zip(column[1:], more):
-            for name in names(results):
-                if points := _states(results, name, what):
-                    axis.plot(*zip(*points), marker="o", markersize=2.5, **_style(name, colours))
-            axis.set_ylabel(label)
-            axis.grid(alpha=0.3)
-        column[-1].set_xlabel("m = n = k")
-    _legend(figure, axes.flat, min(8, 3 * len(suites) + 2))
-    clocks = f"; clocks {report.extra.get('clocks', 'unknown')}" if gpu else ""
-    figure.suptitle(_where(report) + clocks + _busy(report), fontsize=9)
-    return figure
+# ---- against size
 
 
 def drawable(results: list[Result]) -> bool:
@@ -142,132 +100,88 @@ def drawable(results: list[Result]) -> bool:
         and not any(r.case.beside for r in results)
 
 
-def _style(name: str, colours: dict[str, str]) -> dict[str, Any]:
-    ours = name == OURS
-    return {"color": colours[name], "linewidth": 2.2 if ours else 1.2, "zorder": 3 if ours else 2}
+def _squares(report: Report) -> Pictures:
+    """Rates of each suite of squares, and on a GPU power and clocks below them."""
+    found: Pictures = {}
+    for group, results in groups(report.results) if report.kind not in CELLS else ():
+        if drawable(results) and any(row.sample for r in results for row in r.rows):
+            title, gpu = tables.title(group), on_gpu(report)
+            found[title] = [rates(title, results, tables.peak_of(report, group), gpu)]
+            for unit, what in GPU_ROWS.items() if gpu else ():
+                series = {name: [(float(r.case.problem.n), float(value)) for r in results
+                                 if (value := state(r, name, what)) is not None] for name in names(results)}
+                if any(series.values()):
+                    found[title].append(lines(f"{title}: {unit}", series, unit))
+    return found
 
 
-def _rates(axis: Any, results: list[Result], peak: float | None, colours: dict[str, str],
-           unit: tuple[str, float]) -> None:
-    """Lines of medians with quartiles shaded; the sizes that were measured are the ticks, while they are few."""
-    label, scale = unit
-    for name in names(results):
-        points = [(r.case.problem.n, r.operations() / scale, s) for r in results if (s := r.sample(name))]
-        if points:
-            x = [n for n, _, _ in points]
-            medians, low, high = ([work / seconds for (_, work, _), seconds in zip(points, column)]
-                                  for column in zip(*((y.median, y.q3, y.q1) for y in (s.spread for *_, s in points))))
-            axis.plot(x, medians, marker="o", markersize=3, label=name, **_style(name, colours))
-            axis.fill_between(x, low, high, color=colours[name], alpha=0.15, linewidth=0)
-            hollow = [(n, y) for (n, _, s), y in zip(points, medians) if s.disturbed]
-            if hollow:
-                axis.plot(*zip(*hollow), "o", markersize=4, markerfacecolor="white", markeredgecolor=colours[name],
-                          zorder=4)
-    if peak:
-        axis.axhline(peak, color="black", linestyle=":", linewidth=1, label="measured peak")
-    sizes = sorted({r.case.problem.n for r in results})
-    if sizes[-1] / sizes[0] >= 16 and len(sizes) < 12:
-        axis.set_xscale("log", base=2)
-        axis.set_xticks(sizes, [str(n) for n in sizes])
-        axis.minorticks_off()
-    axis.set_ylabel(label)
-    axis.set_ylim(bottom=0)
-    axis.grid(alpha=0.3)
+def rates(title: str, results: Sequence[Result], peak: float | None = None, gpu: bool = False) -> Svg:
+    """Medians of all who multiplied these squares, with their quartiles; `peak`: of multiply-adds alone, in GFLOP/s."""
+    unit, scale = ("TFLOP/s", 1e12) if gpu else ("GFLOP/s", 1e9)
+    ordered, series = sorted(results, key=lambda r: r.case.problem.n), []
+    for name, hue in hues(names(results)).items():
+        points = []
+        for r in ordered:
+            if sample := r.sample(name):
+                low, middle, high = (r.operations(name) / scale / s for s in
+                                     (sample.spread.q3, sample.spread.median, sample.spread.q1))
+                points.append(Point(r.case.problem.n, middle, low, high, sample.disturbed,
+                                    f"n = {r.case.size}, {middle:.1f} {unit}"))
+        series.append(Series(name, hue, points, bold=name == OURS))
+    sizes = [r.case.problem.n for r in ordered]
+    return chart(title, series, ("m = n = k", unit), log=(sizes[-1] / sizes[0] >= 16, False),
+                 ticks=sizes if len(sizes) < 12 else (), rule=(peak, "multiply-adds alone") if peak else None)
 
 
-def _states(results: list[Result], name: str, what: str) -> list[tuple[int, float]]:
-    """(n, a figure of the GPU's state) where it is known."""
-    return [(r.case.problem.n, float(value)) for r in results if (value := state(r, name, what)) is not None]
+def lines(title: str, series: Mapping[str, Sequence[Pair]], unit: str) -> Svg:
+    """A line of (size, figure) for each side."""
+    return chart(title, [Series(name, hue, [Point(x, y, y, y, tip=f"n = {x:g}, {y:.4g} {unit}")
+                                            for x, y in series[name]], bold=name == OURS)
+                         for name, hue in hues(series).items()], ("m = n = k", unit))
 
 
-# ---- cells of any shape: our ratio to the fastest peer against the work, a panel for each format, threads and ISA
-
-COLUMNS = 4  # of panels, at most
-TICKS = (0.1, 0.2, 0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 4, 10, 100, 1000)
-SHAPES = {(True, True): "m = n = 1", (False, True): "n = 1", (True, False): "m = 1", (False, False): "m, n > 1"}
+# ---- cells of any shape: our ratio to one peer against the work
 
 
-def _ratios(report: Report) -> Any:
+def _ratios(report: Report) -> Pictures:
     """A point for each cell, with the quartiles of its rounds; points above 1 are those where tilewright is faster than
-    the panel's one peer (tables.baseline). Hollow: disturbed by other processes."""
-    import matplotlib.pyplot as plt
-
-    gpu, several = on_gpu(report), len({r.case.suite for r in report.results}) > 1
+    the picture's one peer (tables.baseline). Of CELLS a picture for each format and number of threads, else for each
+    group that is no suite of squares."""
     members: dict[str, list[Result]] = {}
-    for (_, label, threads, isa), results in groups(report.results):
-        members.setdefault(label if gpu else f"{label}, {setting(threads, isa)}", []).extend(results)
-    panels: dict[str, dict[str, list[tuple[float, Spread, bool]]]] = {}
-    for label, results in members.items():
-        peer = baseline(results)
-        panel = panels.setdefault(f"{label}: {peer}'s time over ours", {})
-        for r in results:
-            if ratio := r.ratio(peer or "", hollow=True):
-                shape = r.case.suite if several else SHAPES[r.case.problem.m == 1, r.case.problem.n == 1]
-                panel.setdefault(shape, []).append((r.operations(), ratio, r.disturbed))
-    panels = {label: series for label, series in panels.items() if series}
-    if sum(len(points) for series in panels.values() for points in series.values()) < 2:
-        raise ValueError("nothing to plot: no two cells with a peer were measured")
-    rows = math.ceil(len(panels) / COLUMNS)
-    columns = math.ceil(len(panels) / rows)
-    figure, axes = plt.subplots(rows, columns, figsize=(1 + 4.2 * columns, 1.2 + 3 * rows), squeeze=False, sharex=True,
-                                sharey=True, layout="constrained")
-    names = dict.fromkeys(name for series in panels.values() for name in series)
-    colours = dict(zip(names, (*dict.fromkeys(COLOURS.values()), *CYCLE)))
-    for axis, (label, series) in zip(axes.flat, panels.items()):
-        axis.axhline(1, color="black", linewidth=1)
-        for name, points in series.items():
-            for disturbed in {hollow for *_, hollow in points}:
-                work, spreads = zip(*((x, s) for x, s, hollow in points if hollow == disturbed))
-                middle = [s.median for s in spreads]
-                error = [[s.median - s.q1 for s in spreads], [s.q3 - s.median for s in spreads]]
-                axis.errorbar(work, middle, error, fmt="o", markersize=3, elinewidth=0.8, color=colours[name],
-                              label=name, markerfacecolor="white" if disturbed else colours[name])
-        axis.set_xscale("log")
-        axis.set_yscale("log", base=2)
-        axis.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
-        axis.minorticks_off()
-        axis.tick_params(labelbottom=True)
-        axis.set_xlabel("operations of a product", fontsize=8)
-        axis.set_title(label, fontsize=9)
-        axis.grid(alpha=0.3)
-    low, high = axes.flat[0].get_ylim()
-    axes.flat[0].set_yticks([tick for tick in TICKS if low <= tick <= high])
-    for axis in axes.flat[len(panels):]:
-        axis.remove()
-    _legend(figure, axes.flat[:len(panels)], 8)
-    figure.supylabel("the peer's time over ours", fontsize=9)
-    figure.suptitle(_where(report) + _busy(report), fontsize=9)
-    return figure
+    for group, results in groups(report.results):
+        _, label, threads, isa = group
+        if report.kind in CELLS:
+            title = label if on_gpu(report) else f"{label}, {tables.setting(threads, isa)}"
+            members.setdefault(title, []).extend(results)
+        elif not drawable(results):
+            members[tables.title(group)] = results
+    found = {title: picture for title, results in members.items() if (picture := _against_one(title, results))}
+    if sum(points for _, points in found.values()) < 2:
+        return {}
+    pictures = {title: [picture] for title, (picture, _) in found.items()}
+    if report.kind in CELLS:        # one table stands for all groups
+        return {f"{report.kind}: the fastest peer's time over ours": [x for each in pictures.values() for x in each]}
+    return pictures
 
 
-# ---- number formats at one size: a point for each peer's rate, a line for each product, a panel per thread count, and
-# our ratios in columns beside it
+def _against_one(title: str, results: Sequence[Result]) -> tuple[Svg, int] | None:
+    """The picture, and how many points it has. A hue for each suite, or of one suite for each kind of shape."""
+    peer, several, series = baseline(results), len({r.case.suite for r in results}) > 1, dict[str, list[Point]]()
+    for r in results:
+        if peer and (x := r.ratio(peer, hollow=True)):
+            shape = r.case.suite if several else SHAPES[r.case.problem.m == 1, r.case.problem.n == 1]
+            series.setdefault(shape, []).append(Point(r.operations(), x.median, x.q1, x.q3, r.disturbed,
+                                                      f"{r.case.label}, {x.median:.2f}"))
+    if not series:
+        return None
+    hue = dict(zip(series, cycle((*dict.fromkeys(HUES.values()), *SPARE))))
+    picture = chart(f"{title}: {peer}'s time over ours",
+                    [Series(name, hue[name], points, joined=False) for name, points in series.items()],
+                    ("operations of a product", f"times as fast as {peer}"), log=(True, True), rule=(1.0, ""))
+    return picture, sum(map(len, series.values()))
 
-# A library's colour is that of all plots; with B packed beforehand its mark is hollow.
-MARKS = {NUMPY: "o", "numpy floats": "v", "openblas": "^", "mkl": "s", "blis": "<", "torch": "D"}
-RATIOS = ("x NumPy", "x fastest peer")
-WIDTHS = (8, 16)  # of the columns of ratios, in letters
 
-
-def formats_figure(report: Report, n: int) -> Any:
-    """The plot of number formats at size n, before it is written."""
-    import matplotlib.pyplot as plt
-
-    panels = {g: [r for r in found if r.gflops()] for g, found in format_groups(report.results).items() if g[2] == n}
-    panels = {g: found for g, found in panels.items() if found}
-    if not panels:
-        raise ValueError("nothing to plot: tilewright has no sample at that size")
-    products = list(dict.fromkeys(r.case.product for found in panels.values() for r in found))
-    height = 1.8 + 0.27 * len(products)
-    whole, axes = plt.subplots(
-        1, len(panels), figsize=(1.8 + 5.4 * len(panels), height), squeeze=False, sharey=True, layout="constrained"
-    )
-    for axis, ((threads, isa, _), found) in zip(axes[0], panels.items()):
-        _products(axis, {r.case.product: r for r in found}, products)
-        axis.set_title(setting(threads, isa), fontsize=9)
-    _legend(whole, axes[0], 5, lambda label: label != OURS, fontsize=8)
-    whole.suptitle(f"m = n = k = {n}\n{_where(report)}{_busy(report)}", fontsize=9)
-    return whole
+# ---- rows: number formats, and the steps of the GPU ladder
 
 
 def baselines(results: Iterable[Result]) -> dict[str, tuple[dict[str, float], dict[str, float]]]:
@@ -278,98 +192,51 @@ def baselines(results: Iterable[Result]) -> dict[str, tuple[dict[str, float], di
         every = found.setdefault(r.case.product.formats, ({}, {}))
         for row in r.rows:
             if row.sample and row.name not in (OURS, BESIDE):
-                rates = every[row.prepared]
-                rates[row.name] = max(rates.get(row.name, 0.0), r.gflops(row.name) or 0.0)
+                peers = every[row.prepared]
+                peers[row.name] = max(peers.get(row.name, 0.0), r.gflops(row.name) or 0.0)
     return found
 
 
-def _products(axis: Any, found: dict[Any, Result], products: list[Any]) -> None:
-    """Rates span four decades, from NumPy's integers to ours, so that the axis is logarithmic: points, no bars, since
-    a length from an arbitrary left edge says nothing."""
-    at = {product: y for y, product in enumerate(products)}
-    ratios = [""] * len(products)
-    rates = baselines(found.values())
-    for product, r in found.items():
-        theirs, packed = rates[product.formats]
-        for every, prepared in ((theirs, False), (packed, True)):
-            for peer, rate in every.items():
-                name = peer.removesuffix(" packed")
-                colour = COLOURS.get(name, "#000000")
-                edge, width, face = (colour, 1.2, "none") if prepared else ("black", 0.4, colour)
-                axis.plot(rate, at[product], MARKS.get(name, "P"), markersize=4.5, zorder=3, label=peer,
-                          linestyle="none", markeredgecolor=edge, markeredgewidth=width, markerfacecolor=face)
-        axis.plot(
-            r.gflops(), at[product], "|", markersize=12, markeredgewidth=3, color=COLOURS[OURS], zorder=4, label=OURS,
-            linestyle="none", alpha=0.4 if r.disturbed else 1,
-        )
-        ours = r.gflops() or 0.0
-        numpy, best = theirs.get(NUMPY), max(theirs.values(), default=None)
-        ratios[at[product]] = "".join(f"{times(Spread(ours / x, 0, 0) if x else None):>{width}}"
-                                      for x, width in zip((numpy, best), WIDTHS))
-    axis.set_xscale("log")
-    axis.set_yticks(range(len(products)), [p.label for p in products], fontsize=8)
-    axis.set_ylim(len(products) - 0.4, -1.6)
-    axis.set_xlabel("GFLOP/s, of integers GOP/s", fontsize=8)
-    axis.grid(alpha=0.3, zorder=0)
-    beside = axis.twinx()
-    beside.set_ylim(axis.get_ylim())
-    head = "".join(f"{heading:>{width}}" for heading, width in zip(RATIOS, WIDTHS))
-    beside.set_yticks(range(-1, len(products)), [head, *ratios], fontsize=6.5, family="monospace")
-    beside.tick_params(right=False)
+def _formats(report: Report, only: int | None = None) -> Pictures:
+    """A row for each product, with a point for each side, and our ratios beside it; at one size, or at each."""
+    found: Pictures = {}
+    for (threads, isa, n), members in tables.format_groups(report.results).items():
+        there = [r for r in members if r.gflops()]
+        if only not in (None, n) or not there:
+            continue
+        peers, rows, notes = baselines(there), [], []
+        for r in there:
+            theirs, packed = peers[r.case.product.formats]
+            ours = r.gflops() or 0.0
+            rows.append((r.case.product.label, {OURS: (ours, r.disturbed)} | {
+                side: (rate, False) for side, rate in (theirs | packed).items()}))
+            notes.append("  ".join(times(Spread(ours / x, 0, 0) if x else None)
+                                   for x in (theirs.get(NUMPY), max(theirs.values(), default=None))))
+        title = tables.formats_title(n, threads, isa)
+        sides = hues(dict.fromkeys(side for _, row in rows for side in row))
+        found[title] = [strip(title, rows, "GFLOP/s, of integers GOP/s", sides, notes=(RATIOS, notes))]
+    return found
 
 
-# ---- the GPU ladder: a line for each step
-
-
-def _ladder(rows: Sequence[str], height: float) -> tuple[Any, Any]:
-    import matplotlib.pyplot as plt
-
-    figure, axis = plt.subplots(figsize=(8, 0.5 + height * len(rows)), layout="constrained")
-    axis.set_yticks(range(len(rows)), rows)
-    axis.invert_yaxis()
-    return figure, axis
-
-
-def _steps(report: Report) -> Any:
-    """Bars of TFLOP/s per step, a colour per size."""
+def _steps(report: Report) -> Pictures:
+    """TFLOP/s of each step of the GPU ladder, a hue for each size."""
     from tilewright.lab.bench.suites import ladders
 
-    steps = [row[0] for row in ladders.table(report.results)[1:]]
-    figure, axis = _ladder(steps, 0.5)
-    count = len(report.results)
-    for i, r in enumerate(report.results):
-        places = [row + (i - (count - 1) / 2) * 0.8 / count for row in range(len(steps))]
-        rates = [(r.gflops(name) or 0.0) / 1e3 for name in steps]
-        colour = list(COLOURS.values())[i % len(COLOURS)]
-        axis.barh(places, rates, 0.8 / count, label=f"n = {r.case.size}", color=colour)
-    axis.set_xlabel("TFLOP/s")
-    axis.grid(alpha=0.3, axis="x")
-    axis.legend(loc="lower right")
-    axis.set_title(report.machine.get("gpu", report.extra.get("device", {})).get("name", ""), fontsize=9)
-    return figure
+    rows = [(row[0], {f"n = {r.case.size}": (rate / 1e3, False) for r in report.results if (rate := r.gflops(row[0]))})
+            for row in ladders.table(report.results)[1:]]
+    title = report.machine.get("gpu", report.extra.get("device", {})).get("name", "")
+    return {title: [strip(title, rows, "TFLOP/s", hues(dict.fromkeys(x for _, row in rows for x in row)))]}
 
 
-def _simulated(report: Report) -> Any:
-    """Per step, what a multiprocessor is busy with in units of its multiply-adds: the rightmost point is the bound.
-
-    Points, not bars: on a logarithmic axis a bar's length depends on where the axis begins.
-    """
-    from tilewright import targets
+def _simulated(report: Report) -> Pictures:
+    """For each step, what a multiprocessor is busy with in units of its multiply-adds: the rightmost point is the
+    bound."""
     from tilewright.lab.bench.suites import ladders
 
     found = ladders.counted(report)
-    figure, axis = _ladder([c.title for c in found], 0.55)
-    what = list(found[0].busy)
-    for i, name in enumerate(what):
-        clocks = [c.busy[name] / c.busy["multiply-adds"] or math.nan for c in found]
-        places = [row + (i - (len(what) - 1) / 2) * 0.1 for row in range(len(found))]
-        axis.plot(clocks, places, "osD^"[i], label=name, color=list(COLOURS.values())[i], zorder=3)
-    axis.set_xscale("log", base=2)
-    axis.axvline(1, color="black", linestyle=":", linewidth=1)
-    axis.xaxis.set_major_formatter(lambda x, _: f"{x:g}" if x >= 1 else f"1/{1 / x:g}")
-    axis.set_xlabel("clocks that a multiprocessor is busy, over those of the multiply-adds")
-    axis.grid(alpha=0.3)
-    axis.legend(loc="lower right")
     target: Any = targets.target(report.options["target"])
-    axis.set_title(f"simulated, m = n = k = {found[0].n}; clocks of {target.model}", fontsize=9)
-    return figure
+    rows = [(c.title, {what: (clocks / c.busy["multiply-adds"], False) for what, clocks in c.busy.items() if clocks})
+            for c in found]
+    title = f"simulated, m = n = k = {found[0].n}; clocks of {target.model}"
+    return {title: [strip(title, rows, "clocks that a multiprocessor is busy, over those of the multiply-adds",
+                          hues(found[0].busy))]}

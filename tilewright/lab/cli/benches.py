@@ -48,8 +48,8 @@ Json = Annotated[
                  "output, with the tables on standard error, if FILE is - or left out.", show_default=False,
                  callback=_from_clean_tree),
 ]
-Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Write a plot, such as out.png (needs "
-                                           "matplotlib).", show_default=False, callback=output.checked)]
+Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Write a plot: out.svg, or out.png, "
+                                           "which needs matplotlib.", show_default=False, callback=output.checked)]
 Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page of tables and plots, such as "
                                            "out.html.", show_default=False, callback=output.checked)]
 AllowDirty = Annotated[bool, typer.Option(

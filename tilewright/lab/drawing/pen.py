@@ -149,6 +149,16 @@ class Svg:
             self.text(x, y, line, size, hue)
         return y + 1.3*size * bool(line)
 
+    def put(self, other: Svg, x: float, y: float) -> None:
+        """Another picture, whose box begins at (x, y)."""
+        left, top, wide, high = other.box
+        self._room(x, y, x + wide, y + high)
+        dx, dy = x + self._dx - left, y + self._dy - top
+        self.parts += [f'<g transform="translate({number(dx)} {number(dy)})">', *other.parts, "</g>"]
+        self.shapes += [x._replace(x=x.x + dx, y=x.y + dy) if isinstance(x, Words) else
+                        x._replace(corners=[[(a + dx, b + dy) for a, b in shape] for shape in x.corners])
+                        for x in other.shapes]
+
     @contextmanager
     def moved(self, dx: float, dy: float) -> Iterator[None]:
         """What is drawn inside lies so much further right and down."""

@@ -1,7 +1,9 @@
 """A picture of a pen's as pixels, by matplotlib."""
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from tilewright.lab.drawing.pen import HUES, Shape, Svg
 from tilewright.text import install
@@ -9,14 +11,22 @@ from tilewright.text import install
 DOTS = 100                      # an inch; a unit of the pen is a dot
 
 
-def png(drawn: Svg, path: Path) -> None:
-    """Write it, as it is on a light page. RuntimeError without matplotlib."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.collections import PolyCollection
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise RuntimeError(f"a PNG needs matplotlib: {install('plot')}; an SVG needs nothing") from None
+MISSING = f"a PNG needs matplotlib: {install('plot')}; an SVG needs nothing"
+
+
+def available() -> bool:
+    return find_spec("matplotlib") is not None
+
+
+def png(drawn: Svg, path: Path, said: dict[str, Any] | None = None, scale: float = 1.0) -> None:
+    """Write it, as it is on a light page, in the format of the suffix. `said`: what the file says of itself; `scale`:
+    pixels for a unit of the pen. ValueError without matplotlib."""
+    if not available():
+        raise ValueError(MISSING)
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.collections import PolyCollection
+    from matplotlib.figure import Figure
+
     left, top, width, height = drawn.box
     figure = Figure((width / DOTS, height / DOTS), DOTS, facecolor=HUES["back"][0])
     FigureCanvasAgg(figure)
@@ -36,4 +46,4 @@ def png(drawn: Svg, path: Path) -> None:
                       color=HUES[shape.hue][0], ha={"start": "left", "middle": "center", "end": "right"}[shape.anchor],
                       va="baseline", weight="bold" if shape.bold else "normal", rotation=90 if shape.turned else 0,
                       rotation_mode="anchor", family="monospace" if shape.mono else "sans-serif")
-    figure.savefig(path, facecolor=HUES["back"][0])
+    figure.savefig(path, facecolor=HUES["back"][0], metadata=said, dpi=scale * DOTS)

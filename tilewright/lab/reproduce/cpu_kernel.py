@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import tilewright as tw
-from tilewright.lab.bench import peer
+from tilewright.lab.bench import peer, plot
 from tilewright.lab.bench.peer import OURS
 from tilewright.lab.bench.peers import cblas
 from tilewright.lab.bench.report import OWN_TIME
@@ -16,7 +16,7 @@ from tilewright.lab.bench.suites import shapes, tiles as study
 from tilewright.lab.ladder import cpu1_naive, cpu2_registers, run
 from tilewright.lab.measure import cpu_peaks, machine
 from tilewright.lab.measure.measure import Rules
-from tilewright.lab.reproduce import chart, measured, sources
+from tilewright.lab.reproduce import measured, sources
 from tilewright.lab.reproduce.measured import AVX2
 from tilewright.lab.reproduce.row import Cell, Rows, Setting
 from tilewright.lab.reproduce.run import RESULTS, committed, where
@@ -44,7 +44,8 @@ def sweep(name: str, setting: Setting) -> Cell:
     drawn, table, all_ratios = [], [], []
     for team, results in sorted(groups.items()):
         peak = shown[team].extra.get("peak_gflops", {}).get(f"f32 {team} native")
-        drawn.append(chart.sweep(plural(team, "thread"), results, ("FMA loop", peak) if peak else None))
+        title = plural(team, "thread")
+        drawn.append(f"<h5>{title}</h5>{plot.rates(title, results, peak)}")
         for name in dict.fromkeys(row.name for r in results for row in r.rows if row.name != OURS):
             if ratios := sorted((ratio.median, r.case.size) for r in results if (ratio := r.ratio(name))):
                 middle, (least, where_least) = float(np.median([x for x, _ in ratios])), ratios[0]

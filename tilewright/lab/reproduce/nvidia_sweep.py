@@ -11,7 +11,7 @@ from statistics import geometric_mean
 from typing import Any
 
 from tilewright import targets
-from tilewright.lab.bench import gpu_device, session, tables
+from tilewright.lab.bench import gpu_device, plot, session, tables
 from tilewright.lab.bench.cases import GPU, NATIVE, Job
 from tilewright.lab.bench.peer import OURS
 from tilewright.lab.bench.results import CUBLAS, Report, Result
@@ -19,7 +19,6 @@ from tilewright.lab.bench.suites import ladders, shapes
 from tilewright.lab.ladder.gpu13_dispatch import choose
 from tilewright.lab.ladder.steps import GPU_LADDER, GPU_VARIANTS
 from tilewright.lab.measure.gpu_rules import GpuRules
-from tilewright.lab.reproduce import chart
 from tilewright.lab.reproduce.row import Absent, Cell, Setting
 from tilewright.lab.reproduce.run import RESULTS, committed, where
 
@@ -77,7 +76,7 @@ def points(report: Report, name: str, what: str) -> list[tuple[float, float]]:
 
 def _pictures(panels: dict[str, Series]) -> str:
     """Below each other, a line for each kernel."""
-    return "".join(chart.lines(TITLE[unit], series, unit) for unit, series in panels.items())
+    return "".join(f"<h5>{TITLE[unit]}</h5>{plot.lines(TITLE[unit], series, unit)}" for unit, series in panels.items())
 
 
 def _table(panels: dict[str, Series]) -> tuple[tuple[str, ...], ...]:
