@@ -9,6 +9,7 @@ from tilewright.targets.cpu import CpuTarget
 
 MOST_STRIPS = 4             # of a task: a block that is staged once serves all of them
 BLOCK = 14 << 10            # bytes of a block of scores, which with a strip's queries or a block of values stays in L1
+TILE_KEYS, TILED = 32, 128  # keys of a group of AMX's tiles, and of a block of groups
 BF16 = ("bf16", "e4m3fn", "i8")         # formats all numbers of which are bf16's
 
 
@@ -35,7 +36,8 @@ class RowsSpec(NamedTuple):
 
 
 class Spec(NamedTuple):
-    """What a kernel depends on. WORD: f32, f64, or bf16x2 for pairs of bf16; KEYS of a block, NV vectors of a strip."""
+    """What a kernel depends on. WORD: f32, f64, bf16x2 for pairs of bf16, tiles for those by AMX; KEYS of a block, NV
+    vectors of a strip."""
     Q: str
     KV: str
     OUT: str
@@ -54,8 +56,9 @@ def word(problem: Attention, target: CpuTarget) -> str:
     """In what the products are computed."""
     if problem.q == "f64":
         return "f64"
-    pairs = problem.q in BF16 and problem.kv in BF16 and target.has("avx512bf16")
-    return "bf16x2" if pairs else "f32"
+    if problem.q not in BF16 or problem.kv not in BF16:
+        return "f32"
+    return "tiles" if target.has("amx-bf16") else "bf16x2" if target.has("avx512bf16") else "f32"
 
 
 def rows_spec(problem: Attention, target: CpuTarget, contiguous: bool) -> RowsSpec | None:
@@ -70,9 +73,10 @@ def rows_spec(problem: Attention, target: CpuTarget, contiguous: bool) -> RowsSp
                     p.before is not None or p.after is not None, p.sinks, p.factors, direct, p.score)
 
 
-def tile_rows(target: CpuTarget, NV: int) -> int:
-    """Rows of a tile of NV vectors: beside it there are a row of B and an element of A in registers."""
-    return (target.tile_registers - NV - 1) // NV // 2 * 2
+def tile_rows(target: CpuTarget, NV: int, word: str) -> int:
+    """Rows of a tile of NV vectors: beside it there are a row of B and an element of A in registers. Sums of AMX's
+    tiles are only read."""
+    return 8 if word == "tiles" else (target.tile_registers - NV - 1) // NV // 2 * 2
 
 
 def spec(problem: Attention, target: CpuTarget) -> Spec:
@@ -80,8 +84,9 @@ def spec(problem: Attention, target: CpuTarget) -> Spec:
     kind, rows = word(problem, target), problem.group * problem.queries
     halves = -(-rows // target.lanes(8 if kind == "f64" else 4))
     NV = 1 if halves % 2 and halves < 6 and not problem.ragged else 2
-    height = tile_rows(target, NV)
+    height = tile_rows(target, NV, kind)
     keys = max(BLOCK // (2*target.vector_bytes) // height, 1) * height
+    keys = TILED if kind == "tiles" else keys
     masked = problem.before is not None or problem.after is not None
     return Spec(problem.q, problem.kv, problem.out, kind, problem.size, problem.value_size, keys, masked, problem.sinks,
                 problem.factors, problem.score, NV)
@@ -120,7 +125,8 @@ class Layout:
     @classmethod
     def on_target(cls, spec: Spec, target: CpuTarget) -> Layout:
         number = 8 if spec.WORD == "f64" else 4
-        parts = 2 if spec.WORD == "bf16x2" else 1
+        tiles = spec.WORD == "tiles"
+        parts = 2 if tiles or spec.WORD == "bf16x2" else 1
         V = target.vector_bytes // number
         lanes = spec.NV * V
         reads = len(score_of(spec.SCORE).reads) if spec.SCORE else 0
@@ -133,8 +139,10 @@ class Layout:
                  **dict.fromkeys(("out", "lse"), (lanes*8, "i64")), "reads": (reads*lanes*8, "i64"),
                  "ends": (64, "i64")}
         shared = {"keys": (spec.KEYS + 1)*(words + V)*number,
-                  "values": (-(-spec.KEYS // parts) + 1)*(values + V*parts)*number,
+                  "values": (spec.KEYS//2 * columns if tiles else
+                             (-(-spec.KEYS // parts) + 1)*(values + V*parts)) * number,
                   "scores": spec.KEYS*lanes*number, "factors": lanes*number, "rows": lanes*words*number,
+                  "turned": TILE_KEYS//2*(values + V*parts)*number if tiles else 0,
                   "lines": max(2*(values + V*parts)*number, lanes*pitch*number if reads else 0),
                   **{f"read{x}": pitch*lanes*number for x in range(reads)}}
         return cls.of_sizes(state, shared, pitch)
@@ -163,7 +171,7 @@ def gradient_layout(spec: Spec, target: CpuTarget) -> Layout:
 
 def gradient_spec(problem: Attention, target: CpuTarget) -> Spec:
     """Two blocks of scores beside each other; everything in f32 or f64."""
-    kind, rows = "f64" if problem.q == "f64" else "f32", tile_rows(target, 2)
+    kind, rows = "f64" if problem.q == "f64" else "f32", tile_rows(target, 2, "f32")
     keys = max(BLOCK // (4*target.vector_bytes) // rows, 1) * rows
     return Spec(problem.q, problem.kv, problem.q, kind, problem.size, problem.value_size, keys, True, False, False,
                 problem.score)

@@ -25,13 +25,14 @@ from tilewright.attention_problem import SCORE, score_of
 from tilewright.formats import FORMATS
 from tilewright.ir import Function, Kernel, Value, f64, i8, i32, i64, ptr, vec
 from tilewright.ir.elementary import exp_below
-from tilewright.kernels.cpu import attention_parts as parts, jobs
+from tilewright.ir.ops.x86 import TileRegisters
+from tilewright.kernels.cpu import attention_parts as parts, attention_tiles as by_tiles, jobs
 from tilewright.kernels.cpu.attention_parts import Strip, heights, product
 from tilewright.kernels.cpu.packing import transpose
 from tilewright.kernels.cpu.pool import job_fields
 from tilewright.kernels.expression import recorded
 from tilewright.kernels.narrow import memory_type, narrowed
-from tilewright.plans.attention import Layout, Spec
+from tilewright.plans.attention import TILE_KEYS, Layout, Spec
 from tilewright.targets.cpu import CpuTarget
 
 
@@ -65,7 +66,12 @@ class _Task:
         self.g = job_fields(k, job, jobs.ATTENTION, s.T, **{x: memory_type(y) for x, y in types.items()}, lse_at=s.T,
                             sinks=s.T, reads=i64, rows=i64, q_scales=s.T, k_scales=s.T, v_scales=s.T, table=i64)
         self.scale = k.cast(k.field(job, jobs.offsets(jobs.ATTENTION)["scale"], f64), s.T)
+        self.tiles = TileRegisters(k) if spec.WORD == "tiles" else None
+        if self.tiles:
+            self.tiles.configure()
         self.record()
+        if self.tiles:
+            self.tiles.release()
 
     def record(self) -> None:
         k, g, s = self.k, self.g, self.s
@@ -165,18 +171,26 @@ class _Task:
             return (g.k_at + (first.get()*g.k_s + self.kv_head*g.k_h + line.get()*g.k_j),
                     g.v_at + (first.get()*g.v_s + self.kv_head*g.v_h + line.get()*g.v_j))
         width, pitch = s.pitch(spec.SIZE), s.pitch(spec.VALUE_SIZE) * s.PARTS
-        with k.loop(n) as j:
+
+        def staged(j: Value, to: Value, period: int = 0) -> None:
+            """Words of key j, and of its value at row j of `to`, or of each pair of them, rows after `period` again."""
             key, value = row(jb + j)
             k.call(self.of_k, key, g.k_d, size, keys + j*width)
             if self.pair is None:
-                k.call(self.of_v, value, g.v_d, value_size, values + j*pitch)
-            else:
-                lines = self.shared("lines", s.E)
-                k.call(self.of_v, value, g.v_d, value_size, lines + j % 2 * pitch)
-                with k.when((j % 2 == 0) & (j == n - 1)), k.loop(k.constant(i64, pitch)) as e:
-                    k.store(lines + (pitch + e), k.constant(i32, 0))
-                with k.when((j % 2 == 1) | (j == n - 1)):
-                    k.call(self.pair, lines, lines + pitch, value_size, values + j // 2 * pitch)
+                k.call(self.of_v, value, g.v_d, value_size, to + j*pitch)
+                return
+            lines, pair = self.shared("lines", s.E), j // 2 % period if period else j // 2
+            k.call(self.of_v, value, g.v_d, value_size, lines + j % 2 * pitch)
+            with k.when((j % 2 == 0) & (j == n - 1)), k.loop(k.constant(i64, pitch)) as e:
+                k.store(lines + (pitch + e), k.constant(i32, 0))
+            with k.when((j % 2 == 1) | (j == n - 1)):
+                k.call(self.pair, lines, lines + pitch, value_size, to + pair*pitch)
+        if self.tiles:
+            by_tiles.turned(k, s, n, pitch, s.columns(spec.VALUE_SIZE), self.shared("turned", s.E), values,
+                            lambda j, to: staged(j, to, TILE_KEYS // 2))
+            return
+        with k.loop(n) as j:
+            staged(j, values)
 
     # ---- scores, powers and sums of one strip
 
@@ -202,9 +216,17 @@ class _Task:
         largest = k.tile(1, s.NV, self.VT, zero=False)
         for v in range(s.NV):
             largest[0, v] = k.load(x.maximum + lanes[v], self.VT)
-        with k.loop(k.ceil_div(n, MR)) as t:
+        count = n
+        if self.tiles:
+            count = k.ceil_div(n, TILE_KEYS) * TILE_KEYS
+            by_tiles.scores(k, s, self.tiles, count, keys, width, s.words(self.spec.SIZE), x.q, scores)
+        with k.loop(k.ceil_div(count, MR)) as t:
             acc = k.tile(MR, s.NV, self.VT)
-            product(k, s, acc, -(-self.spec.SIZE // s.PARTS), keys + t*(MR*width), width, 1, x.q)
+            if self.tiles:
+                for i, v in acc.registers:
+                    acc[i, v] = k.load(scores + ((t*MR + i)*s.LANES + lanes[v]), self.VT)
+            else:
+                product(k, s, acc, -(-self.spec.SIZE // s.PARTS), keys + t*(MR*width), width, 1, x.q)
             with k.when(whole & (t*MR + MR <= n)):
                 self.scored(x, acc, scores, operands, jb, t, largest, False)
             with k.otherwise():
@@ -216,7 +238,15 @@ class _Task:
             k.store(factors + at, factor)
             k.store(x.maximum + at, largest[0, v])
             largest[0, v] = base
-        self.powers(x, scores, factors, largest, n)
+        self.powers(x, scores, factors, largest, count)
+        if self.tiles:
+            with k.loop(k.constant(i64, s.columns(self.spec.VALUE_SIZE))) as c:
+                for at in lanes:
+                    place = x.o + (c*s.LANES + at)
+                    k.store(place, k.load(place, self.VT) * k.load(factors + at, self.VT), self.T.bytes * s.V)
+            by_tiles.sums(k, s, self.tiles, count, self.shared("values", s.E), s.columns(self.spec.VALUE_SIZE),
+                          scores.as_(s.E), x.o)
+            return
         steps = n if s.PARTS == 1 else k.ceil_div(n, s.PARTS)
         values, pitch = self.shared("values", s.E), s.pitch(self.spec.VALUE_SIZE) * s.PARTS
         for begin, rows, tiles in heights(self.spec.VALUE_SIZE, MR):

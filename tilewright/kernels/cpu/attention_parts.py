@@ -20,7 +20,7 @@ from tilewright.kernels.narrow import memory_type, number, widened
 from tilewright.plans.attention import tile_rows
 from tilewright.targets.cpu import CpuTarget
 
-TYPES = {"f32": f32, "f64": f64, "bf16x2": f32, "i32": i32}
+TYPES = {"f32": f32, "f64": f64, "bf16x2": f32, "tiles": f32, "i32": i32}
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,12 @@ class Strip:
     @classmethod
     def on_target(cls, target: CpuTarget, WORD: str, NV: int = 2) -> Strip:
         T = TYPES[WORD]
-        return cls(WORD, target.lanes(T.bytes), NV, tile_rows(target, NV))
+        return cls(WORD, target.lanes(T.bytes), NV, tile_rows(target, NV, WORD))
 
     @property
     def PARTS(self) -> int:
         """Numbers in a word."""
-        return 2 if self.WORD == "bf16x2" else 1
+        return 2 if self.WORD in ("bf16x2", "tiles") else 1
 
     @property
     def LANES(self) -> int:

@@ -17,7 +17,7 @@ from tilewright.plans import attention as plans
 from tilewright.plans.attention import Layout
 from tilewright.rules.arguments import Array, ready
 from tilewright.rules.attending import Attending
-from tilewright.runtime.cpu import pool
+from tilewright.runtime.cpu import amx, pool
 from tilewright.runtime.cpu.host import Host, host
 from tilewright.targets import CpuTarget, detect
 
@@ -60,7 +60,8 @@ def _overlap(out: Array, call: Attending) -> bool:
 
 @cache
 def extended() -> CpuTarget:
-    return detect().extended
+    """The target of this process, with AMX where it may be used."""
+    return amx.permitted(detect()).extended
 
 
 @lru_cache(maxsize=512)
