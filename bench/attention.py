@@ -22,9 +22,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from tilewright.lab.bench import results
 
 EMIT = "tilewright.kernels.nvidia.attention:emit_attention"
-PLANS = {128: ("g2 k128 s2", "g2 k176 s2", "g2 k160 s2"), 64: ("g3 k128 s2", "g2 k128 s3", "g2 k192 s2")}
+PLANS = {128: ("128x128 stages=2", "128x176 stages=2", "128x160 stages=2"),
+         64: ("192x128 stages=2", "128x128 stages=3", "128x192 stages=2")}
 DECODE = ((1, 32768), (16, 8192))
-DECODES = ("g1 k128 s3", "g1 k64 s6")
+DECODES = ("64x128 stages=3", "64x64 stages=6")
 
 
 def softcap(score: Any, i: Any, j: Any, head: Any) -> Any:
@@ -75,14 +76,16 @@ def every(asked: Any) -> list[tuple[Any, str | None]]:
 def compile_one(case: tuple[Any, str | None]) -> None:
     from tilewright.compiler import artefact
     from tilewright.plans import nvidia_attention
+    from tilewright.plans.attention_choice import AttentionCase
     from tilewright.targets import target
-    shape, plan, _ = nvidia_attention.chosen(case[0], 132, False, plan_of(case[1]))
-    artefact.code(EMIT, target("sm_90a"), SHAPE=shape, PLAN=plan, WARP=32)
+    there, chip = AttentionCase(case[0]), target("sm_90a")
+    shape, plan = nvidia_attention.emitted(there, plan_of(case[1]) or nvidia_attention.choose(there, chip))
+    artefact.code(EMIT, chip, SHAPE=shape, PLAN=plan, WARP=32)
 
 
 def plan_of(text: str | None) -> Any:
     from tilewright.plans.nvidia_attention import AttentionPlan
-    return text and AttentionPlan.read(f"attention {text}")
+    return text and AttentionPlan.parse(f"attention_wgmma {text}")
 
 
 def ours(q: Any, k: Any, v: Any, out: Any, p: Any, text: str | None) -> Any:

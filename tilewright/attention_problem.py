@@ -20,6 +20,8 @@ A row without a key that it sees, or whose scores are all -inf, is 0, and its ls
 """
 from __future__ import annotations
 
+import hashlib
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, wraps
@@ -32,9 +34,12 @@ from tilewright.expressions.function import Aux, Function
 from tilewright.expressions.operations import CONVERSIONS
 from tilewright.expressions.program import OWN, Expression
 from tilewright.expressions.tracing import apply, cast, retraced, trace
+from tilewright.formats import FORMATS
 
 # The score function's own parameters: the scaled product, the query's position, the key's index, the query head.
 SCORE = {OWN + "score": "float", OWN + "i": "int", OWN + "j": "int", OWN + "head": "int"}
+NUMBERS = ("keys", "kv_heads", "value_size", "scale", "softcap", "page")        # words of an attention's text
+FLAGS = ("upper", "sinks", "lse", "ragged", "factors")
 FLOATS = ("f32", "f64", "f16", "bf16")
 NARROW = ("e4m3fn", "i8")           # of keys and values, with factors; e4m3fn of queries, too
 
@@ -148,6 +153,9 @@ class Attention:
     ragged          sequences by offsets
     page            keys in a page of a paged cache; 0: it is not paged
     factors         q, k and v have a factor for each head of each sequence
+
+    Its text is q's shape and formats, and a word for what is not usual: "1x32x4096x128 bf16 kv_heads=8 causal".
+    ValueError for sizes below 0, formats that there are not, and heads that are no multiple of kv_heads.
     """
     sequences: int
     heads: int
@@ -155,11 +163,11 @@ class Attention:
     queries: int
     keys: int
     size: int
-    value_size: int
+    value_size: int = None          # type: ignore[assignment]      # None: as `size`
     q: str = "f32"
-    kv: str = "f32"
-    out: str = "f32"
-    scale: float = 1.0
+    kv: str = ""                    # "": as `q`
+    out: str = ""                   # "": as `q`, of e4m3fn bf16
+    scale: float = None             # type: ignore[assignment]      # None: 1 / sqrt(size)
     before: int | None = None
     after: int | None = None
     upper: bool = False
@@ -170,6 +178,69 @@ class Attention:
     ragged: bool = False
     page: int = 0
     factors: bool = False
+
+    def __post_init__(self) -> None:
+        usual = {"value_size": self.size if self.value_size is None else self.value_size, "kv": self.kv or self.q,
+                 "out": self.out or (self.q if self.q in FLOATS else "bf16"),
+                 "scale": 1 / math.sqrt(max(self.size, 1)) if self.scale is None else self.scale}
+        self.__dict__.update(usual)         # the class is frozen
+        if min(self.sequences, self.heads, self.queries, self.keys, self.page) < 0 or self.size < 1:
+            raise ValueError("sizes of an attention must not be negative, and size not less than 1")
+        if self.kv_heads < 1 or self.heads % self.kv_heads:
+            raise ValueError(f"heads must be a multiple of kv_heads, and they are {self.heads} and {self.kv_heads}")
+        if self.q not in (*FLOATS, "e4m3fn") or self.kv not in (self.q, *NARROW) or self.out not in FLOATS:
+            raise ValueError(f"no attention is of {self.q} queries by {self.kv} keys into {self.out}")
+
+    def __str__(self) -> str:
+        """Short, and read back by `parse` unless scores have a function, which it names by a digest."""
+        usual = Attention(self.sequences, self.heads, self.heads, self.queries, self.queries, self.size, q=self.q)
+        formats = (self.q, self.kv, self.out)
+        words = ["x".join(map(str, (self.sequences, self.heads, self.queries, self.size))),
+                 self.q if formats == (usual.q, usual.kv, usual.out) else "-".join(formats)]
+        words += [f"{name}={getattr(self, name)}" for name in NUMBERS if getattr(self, name) != getattr(usual, name)]
+        if self.band:
+            ends = ("" if x is None else str(x) for x in (self.before, self.after))
+            words += ["causal"] if self.band == "causal" and not self.after else [f"window={','.join(ends)}"]
+        words += [name for name in FLAGS if getattr(self, name)]
+        digest = hashlib.sha256(self.score.encode()).hexdigest()[:12]
+        plain = self.score == score_text(traced(unchanged, (), self.softcap), ())
+        return " ".join(words + ([] if plain else [f"score={digest}"]))
+
+    @classmethod
+    def parse(cls, text: str) -> Attention:
+        """The attention of this text. ValueError for anything else."""
+        try:
+            shape, formats, *words = text.split()
+            sequences, heads, queries, size = map(int, shape.split("x"))
+            given: dict[str, Any] = {"kv_heads": heads, "keys": queries}
+            given |= dict(zip(("q", "kv", "out"), formats.split("-"), strict="-" in formats))
+            for word in words:
+                name, _, value = word.partition("=")
+                if name == "window":
+                    given |= {end: int(x) if x else None for end, x in zip(("before", "after"), value.split(","),
+                                                                        strict=True)}
+                elif name in NUMBERS:
+                    given[name] = (float if name in ("scale", "softcap") else int)(value)
+                elif word in FLAGS:
+                    given[name] = True
+                elif word == "causal":
+                    given["after"] = 0
+                else:
+                    raise ValueError(word)
+            if given.get("softcap"):
+                given["score"] = score_text(traced(unchanged, (), given["softcap"]), ())
+            return cls(sequences=sequences, heads=heads, queries=queries, size=size, **given)
+        except ValueError as error:
+            raise ValueError(f"not an attention: {text!r} ({error}); one looks like '1x32x4096x128 bf16 kv_heads=8 "
+                             "causal', sequences x heads x queries x size of q, its format, and more words: "
+                             f"{', '.join(f'{name}=N' for name in NUMBERS)}, causal, window=BEFORE,AFTER, "
+                             f"{', '.join(FLAGS)}") from None
+
+    @property
+    def band(self) -> str:
+        """Which keys a query sees: "", all; "causal", those up to its position and `after` it; "window", from `before`
+        its position on, too."""
+        return "window" if self.before is not None else "causal" if self.after is not None else ""
 
     @property
     def group(self) -> int:
@@ -194,7 +265,21 @@ class Attention:
         return int(np.maximum(high - low, 0).sum())
 
     @property
+    def pairs(self) -> int:
+        """Pairs of a query and a key that it sees, of all heads; as if each sequence had all `queries` and `keys`."""
+        return self.seen(self.queries, self.keys) * self.heads * (1 if self.ragged else self.sequences)
+
+    @property
     def flops(self) -> int:
-        """Operations of the two products, for pairs that are seen; as if each sequence had all `queries` and `keys`."""
-        pairs = self.seen(self.queries, self.keys) * self.heads * (1 if self.ragged else self.sequences)
-        return 2 * pairs * (self.size + self.value_size)
+        """Operations of the two products, for pairs that are seen."""
+        return 2 * self.pairs * (self.size + self.value_size)
+
+    @property
+    def bytes(self) -> dict[str, int]:
+        """Bytes of each array, as if each sequence had all `queries` and `keys`."""
+        one = 1 if self.ragged else self.sequences
+        rows, keys = one * self.heads * self.queries, one * self.kv_heads * self.keys
+        bits = {name: FORMATS[getattr(self, name)].bits // 8 for name in ("q", "kv", "out")}
+        found = {"Q": rows * self.size * bits["q"], "K": keys * self.size * bits["kv"],
+                 "V": keys * self.value_size * bits["kv"], "out": rows * self.value_size * bits["out"]}
+        return found | ({"lse": rows * FORMATS[self.sums].bits // 8} if self.lse else {})

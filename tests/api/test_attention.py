@@ -13,6 +13,9 @@ import tilewright as tw
 from tests.fuzz import driver
 from tests.helpers.attention import checked, expected
 from tests.products.ways import python_calls
+from tilewright.attention_problem import Attention
+from tilewright.plans import asked, attention_choice, cpu_attention
+from tilewright.plans.attention_choice import AttentionCase
 from tilewright.runtime.cpu.attention import attend
 from tilewright.simulator.memory import AddressSpace
 from tilewright.simulator.product import SimulatedHost
@@ -179,3 +182,30 @@ def test_dtypes_and_shapes_that_do_not_fit() -> None:
                          ((q[0, 0], k, v), ValueError)):
         with pytest.raises(error):
             tw.attention(*given)
+
+
+@pytest.mark.parametrize("kernel", ["attention_strips", "attention_rows"])
+def test_by_a_plan(kernel: str) -> None:
+    """A caller's plan runs, or is refused with the reason; the chosen one has a text that reads back."""
+    target, few = tw.detect(), kernel == "attention_rows"
+    q, k, v = arrays((1, 4, 1 if few else 40, 24), (1, 1, 300, 24), (1, 1, 300, 24))
+    lanes, height = target.lanes(4), cpu_attention.tile_rows(target, 1, "f32")
+    given = f"{kernel} " + (f"4x{4*lanes} part=128" if few else f"{lanes}x{2*height} strips=1")
+    want = expected(q, k, v)[0]
+    np.testing.assert_allclose(tw.attention(q, k, v, plan=given), want, atol=2e-5)
+    with pytest.raises(ValueError, match="cannot run"):
+        tw.attention(q, k, v, plan=f"{kernel} 7x7 {given.split()[-1]}")
+    with pytest.raises(ValueError, match="plans for attention look like"):
+        tw.attention(q, k, v, plan="packed 6x16 mc=96 kc=256 nc=4080")
+    case = AttentionCase(checked(q, k, v).problem)
+    chosen = attention_choice.choose(case, target)
+    assert asked.plan(str(chosen), target, attention=True) == chosen
+    assert not any(plan.violations(case, target) for plan in attention_choice.ranked(case, target))
+
+
+@pytest.mark.parametrize("text", ["1x32x4096x128 bf16 keys=8192 kv_heads=8 causal", "2x4x7x64 f32-f32-f16 softcap=20.0 "
+                                  "window=4, lse", "1x2x3x4 bf16-i8-bf16 window=,3 upper factors"])
+def test_problems_are_text(text: str) -> None:
+    assert str(Attention.parse(text)) == text
+    with pytest.raises(ValueError, match="not an attention"):
+        Attention.parse(f"{text} more")

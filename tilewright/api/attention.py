@@ -8,19 +8,21 @@ import numpy as np
 from tilewright import forks
 from tilewright.api import tensor_repeats, tensors
 from tilewright.expressions.program import Expression
+from tilewright.plans import asked as plans
 from tilewright.rules import arguments
 from tilewright.rules.attending import FACTORS, Asked, attending, checked_outs
 from tilewright.rules.fusing import named_operands
 from tilewright.runtime import repeats
 from tilewright.runtime.cpu import pool
 from tilewright.runtime.gpu.arrays import library_of
+from tilewright.targets import detect
 
 
 def attention(q: Any, k: Any, v: Any, *, causal: bool | str = False, window: Any = None, scale: float | None = None,
               bias: Any = None, operands: dict[str, Any] | None = None, softcap: float | None = None, sinks: Any = None,
               return_lse: bool = False, q_scale: Any = None, k_scale: Any = None, v_scale: Any = None,
               q_offsets: Any = None, k_offsets: Any = None, table: Any = None, lengths: Any = None, out: Any = None,
-              out_dtype: Any = None, threads: int | None = None) -> Any:
+              out_dtype: Any = None, threads: int | None = None, plan: Any = None) -> Any:
     """softmax(score(scale q k^T)) v for each head of each sequence, without the matrix of scores in memory.
 
     q           [sequences, heads, queries, size], or the last three or two of these axes; any strides
@@ -48,21 +50,21 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool | str = False, window: Any
                 table: sequence s has the first lengths[s] of its keys
     out, out_dtype   where to write the result; its format, f32, f64, f16 or bf16
     threads     as in tilewright.matmul
+    plan        a plan, or its text, in place of the chosen one
 
     Scores and sums are f32, of f64 operands f64; powers of bf16 operands are rounded to bf16 before they multiply v. A
     query that sees no key, or whose scores are all -inf, gives 0, and -inf as its lse. A score that is nan or inf makes
     its row nan; inf or nan in v of keys that a mask hides may do so, too. Results depend on no number of threads.
 
-    Arrays on a CUDA device are used there, by kernels for it; offsets, tables and lengths are there, too, and are not
-    checked. TypeError and ValueError for other arguments, with what is allowed; TracingError, a TypeError, for what a
-    function may not do.
+    Arrays on a CUDA device are used there; offsets, tables and lengths are there, too, and are not checked. TypeError
+    and ValueError for other arguments, with what is allowed; TracingError, a TypeError, for what a function may not do.
     """
     how: tuple[Any, ...] | None = None
     if (sinks is q_scale is k_scale is v_scale is q_offsets is k_offsets is table is lengths is bias is operands is out
-            is None) and return_lse is False and (
-                {type(scale), type(softcap)} <= NUMBERS and {type(causal), type(window), type(threads)} <= KINDS
+            is None) and return_lse is False and {type(scale), type(softcap)} <= NUMBERS and (
+                {type(causal), type(window), type(threads), type(plan)} <= KINDS
                 and (out_dtype is None or isinstance(out_dtype, (str, np.dtype, type)))):
-        how = "attention", causal, repr(window), scale, softcap, out_dtype, type(threads), threads
+        how = "attention", causal, repr(window), scale, softcap, out_dtype, type(threads), threads, plan
         if (again := _again(q, k, v, how)) is not None:
             return again
     given = {"q": q, "k": k, "v": v, "sinks": sinks, "q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale,
@@ -72,10 +74,10 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool | str = False, window: Any
     library = None if type(q) is np.ndarray else library_of(q, k, v)
     if library is not None:
         engine = forks.imported("tilewright.runtime.gpu.attention")
-        return engine.attention(library.platform.engine, given, asked, out)
+        return engine.attention(library.platform.engine, given, asked, out, plan)
     if how is None or not type(q) is type(k) is type(v) in tensors.known:
-        return _on_host(given, asked, out, threads, how)
-    return tensor_repeats.watched(lambda: _on_host(given, asked, out, threads, how), how, (q, k, v))
+        return _on_host(given, asked, out, threads, plan, how)
+    return tensor_repeats.watched(lambda: _on_host(given, asked, out, threads, plan, how), how, (q, k, v))
 
 
 NUMBERS = {int, float, type(None)}
@@ -141,7 +143,7 @@ def _ready(arrays: dict[str, Any]) -> dict[str, Any]:
     return arrays | moved if moved else arrays
 
 
-def _on_host(given: dict[str, Any], asked: Asked, out: Any, threads: int | None, how: Any = None) -> Any:
+def _on_host(given: dict[str, Any], asked: Asked, out: Any, threads: int | None, plan: Any, how: Any) -> Any:
     """The result of arrays in the host's memory, NumPy's or tensors. how: what it is known by beside q, k and v, if a
     call like it may run its tasks again."""
     threads = arguments.thread_count(threads)
@@ -150,7 +152,8 @@ def _on_host(given: dict[str, Any], asked: Asked, out: Any, threads: int | None,
     arrays = _ready(seen)
     call = attending(arrays, asked)
     into = checked_outs(tensors.array(out, "out", True), call)
-    result, lse, tasks = forks.imported("tilewright.runtime.cpu.attention").attend(call, into, threads)
+    result, lse, tasks = forks.imported("tilewright.runtime.cpu.attention").attend(
+        call, into, threads, plan=plan if plan is None else plans.plan(plan, detect(), attention=True))
     if how is not None and arrays is seen and tasks is not None and result.size:
         where: Any = tensors.HOST if as_tensors else repeats.HOST
         known = where.asked((*given.values(), None), how, pool.get_num_threads())

@@ -18,6 +18,7 @@ class _Family(NamedTuple):
     module: str
     name: str                       # of the class
     algorithms: tuple[str, ...]     # the first word of a plan's text
+    attention: bool = False         # plans of attention, and not of products
 
     @property
     def plan(self) -> type[Plan]:
@@ -31,7 +32,10 @@ class _Family(NamedTuple):
 _FAMILIES = (_Family(CpuTarget, "tilewright.plans.cpu", "CpuPlan", ("packed", "in_place", "stream", "dots")),
              _Family(GpuTarget, "tilewright.plans.nvidia_plan", "NvidiaPlan",
                      ("simt", "dmma", "mma", "tf32", "wgmma", "gemv", "small")),
-             _Family(AmdTarget, "tilewright.plans.amd", "AmdPlan", ("mfma", "xf32", "scaled", "bf16_emulated")))
+             _Family(AmdTarget, "tilewright.plans.amd", "AmdPlan", ("mfma", "xf32", "scaled", "bf16_emulated")),
+             _Family(CpuTarget, "tilewright.plans.cpu_attention", "CpuAttention",
+                     ("attention_strips", "attention_rows"), True),
+             _Family(GpuTarget, "tilewright.plans.nvidia_attention", "AttentionPlan", ("attention_wgmma",), True))
 
 
 def problem(what: Any) -> Gemm:
@@ -42,10 +46,11 @@ def problem(what: Any) -> Gemm:
     return what
 
 
-def plan(what: Any, target: Any = None) -> Any:
+def plan(what: Any, target: Any = None, attention: bool | None = False) -> Any:
     """A plan, from a plan or from the text that `str(plan)` wrote; None is None, no choice of the caller's.
 
     target      whose plan it has to be, if that is known
+    attention   whether it has to be a plan of attention, or else of products; None: of either
 
     TypeError for what is neither, ValueError for a text that is no plan, or a plan of another family than the target's.
     """
@@ -55,10 +60,23 @@ def plan(what: Any, target: Any = None) -> Any:
     family = next((f for f in _FAMILIES if f.has(found)), None)
     if family is None:
         raise TypeError(f"plan must be a plan or the text of one, not {type(what).__name__} {what!r}")
+    kind = family.attention if attention is None else attention
+    if family.attention != kind:
+        like = ", ".join(repr(f.plan.EXAMPLE) for f in _FAMILIES if f.attention == kind)
+        raise ValueError(f"plan {found} is for {'attention' if family.attention else 'products'}, and plans for "
+                         f"{'attention' if kind else 'products'} look like {like}")
     if target is not None and not isinstance(target, family.target):
-        wanted = next(f for f in _FAMILIES if isinstance(target, f.target)).plan
-        raise ValueError(f"plan {found} is for {family.plan.FAMILY}, and {target.name} is {wanted.FAMILY}, whose plans "
-                         f"look like {wanted.EXAMPLE!r}")
+        theirs, wanted = ([f.plan for f in _FAMILIES if isinstance(target, f.target) and f.attention == x]
+                          for x in (False, kind))
+        raise ValueError(f"plan {found} is for {family.plan.FAMILY}, and {target.name} is {theirs[0].FAMILY}, " + (
+            f"whose plans look like {wanted[0].EXAMPLE!r}" if wanted else "which has no kernels of attention"))
+    return found
+
+
+def runs(found: Any, shape: Any, target: Any) -> Any:
+    """The plan, or a ValueError with every reason if it cannot run this shape."""
+    if reasons := found.violations(shape, target):
+        raise ValueError(f"plan {found} cannot run {shape} on {target.name}: {' '.join(reasons)}")
     return found
 
 
@@ -96,4 +114,4 @@ def _parsed(text: str) -> Any:
         if word in family.algorithms:
             return family.plan.parse(text)
     raise ValueError(f"not a plan: {text!r}; one looks like "
-                     + ", ".join(f"{f.plan.EXAMPLE!r} ({f.plan.FAMILY})" for f in _FAMILIES))
+                     + ", ".join(f"{f.plan.EXAMPLE!r} ({f.plan.FAMILY})" for f in _FAMILIES if not f.attention))

@@ -2,7 +2,8 @@
 from __future__ import annotations
 
 import re
-from typing import Literal, NamedTuple
+from importlib import import_module
+from typing import Any, Literal, NamedTuple
 
 from tilewright.expressions.numerics import PLAIN, HasNumerics, Numerics
 from tilewright.forks import cached_property
@@ -74,6 +75,12 @@ class _Fields(NamedTuple):
 
 class Shape(HasNumerics, _Fields):
     """A product for which a plan is chosen."""
+    attention = False
+
+    @property
+    def planner(self) -> Any:
+        """The module that chooses among plans and predicts their cost."""
+        return import_module("tilewright.plans.choose")
 
     def __str__(self) -> str:
         """For people: a 64x128x512 product of f32 packed from c64 by c64."""

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from importlib import import_module
 from math import gcd
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tilewright import formats
 from tilewright.expressions.numerics import PLAIN, HasNumerics, Numerics
@@ -77,6 +78,12 @@ class _Fields(NamedTuple):
 
 class GpuShape(HasNumerics, _Fields):
     """A product for which a plan is chosen; what follows from its fields is computed once."""
+    attention = False
+
+    @property
+    def planner(self) -> Any:
+        """The module that chooses among plans and predicts their cost."""
+        return import_module("tilewright.plans.gpu")
 
     def __str__(self) -> str:
         """For people: a 4096x4096x4096 product of f16 by f16 into f32, layout nt."""

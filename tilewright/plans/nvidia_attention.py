@@ -1,19 +1,24 @@
-"""How attention is tiled on Hopper (kernels/nvidia/attention.py), and the choice among tilings."""
+"""Plans for attention on NVIDIA's GPUs, and the choice among them (attention_choice.py); what a kernel is made for."""
 from __future__ import annotations
 
 import hashlib
 import math
-import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from tilewright.attention_problem import Attention
+from tilewright.plans.attention_choice import tile_pairs, traffic
+from tilewright.plans.common import Cost, Plan
 from tilewright.targets.nvidia import GpuTarget
+
+if TYPE_CHECKING:
+    from tilewright.plans.attention_choice import AttentionCase
 
 FORMATS = ("bf16", "bf16"), ("f16", "f16"), ("e4m3fn", "bf16")    # in and out
 SIZES = range(32, 257, 32)          # of heads, and of their values
 ROWS, MOST_SPLITS = 64, 32           # of a warpgroup; parts of a tile, one for each lane that adds them up
 LEAST = 2.0**-100                   # of a factor: times the -inf of a masked score it is -inf, and of others nothing
-_TEXT = re.compile(r"attention g(\d+) k(\d+) s(\d+)")
 
 
 @dataclass(frozen=True)
@@ -56,14 +61,31 @@ class AttentionShape:
 
 
 @dataclass(frozen=True)
-class AttentionPlan:
-    """blocks    of 64 rows in a CTA, each of a warpgroup
+class AttentionPlan(Plan):
+    """How attention is tiled on a GPU.
+
+        attention_wgmma 128x128 stages=2            kernels/nvidia/attention.py
+
+    rows        of queries in a CTA, 64 for each of its warpgroups that multiply
     keys        of a tile
     stages      of shared memory for tiles of keys, and as many for values
+    splits      parts of a sequence's keys, by CTAs of their own; more than one with 64 rows alone
     """
-    blocks: int = 2
+    FAMILY = "attention on an NVIDIA GPU"
+    EXAMPLE = "attention_wgmma 128x128 stages=2"
+    SIZES = ("rows", "keys")
+    ALWAYS: ClassVar[tuple[str, ...]] = ("stages",)
+
+    algorithm: Literal["attention_wgmma"] = "attention_wgmma"
+    rows: int = 128
     keys: int = 128
     stages: int = 2
+    splits: int = 1
+
+    @property
+    def blocks(self) -> int:
+        """Warpgroups of a CTA that multiply."""
+        return self.rows // ROWS
 
     @property
     def resident(self) -> int:
@@ -72,17 +94,36 @@ class AttentionPlan:
 
     @property
     def name(self) -> str:
-        return f"g{self.blocks}_k{self.keys}_s{self.stages}"
+        return f"{self.rows}x{self.keys}_s{self.stages}"
 
-    def __str__(self) -> str:
-        return f"attention g{self.blocks} k{self.keys} s{self.stages}"
+    def violations(self, case: AttentionCase, target: GpuTarget) -> list[str]:
+        """Why this plan cannot run the case on the target: sentences, none if it can."""
+        found = self.below_one("rows", "keys", "stages", "splits")
+        if refused := refusal(case, target):
+            return [refused]
+        p = case.problem
+        least, step = (2*ROWS, 32) if p.q == "e4m3fn" else (ROWS, 16)
+        if self.rows % ROWS or not least <= self.rows <= 3*ROWS:
+            found.append(f"rows is {self.rows}, and must be a multiple of {ROWS} from {least} to {3*ROWS}.")
+        if self.keys % step or self.keys > MOST_KEYS:
+            found.append(f"keys is {self.keys}, and must be a multiple of {step} up to {MOST_KEYS}.")
+        elif p.page and max(p.page, self.keys) % min(p.page, self.keys):
+            found.append(f"keys is {self.keys}, and tiles would cross pages of {p.page}.")
+        if self.splits > MOST_SPLITS or (self.splits > 1 and not packed_rows(p, self)):
+            found.append(f"splits is {self.splits}, and must be 1 to {MOST_SPLITS}, and 1 with more than {ROWS} rows, "
+                         "more query heads to a kv head, or offsets.")
+        if not found and (bytes := self.shared(p)) > target.smem_cta - RESERVED:
+            found.append(f"its tiles take {bytes} bytes of shared memory, and a CTA has {target.smem_cta - RESERVED}.")
+        return found
 
-    @classmethod
-    def read(cls, text: str) -> AttentionPlan:
-        """The plan of its text. ValueError for another."""
-        if not (found := _TEXT.fullmatch(text)):
-            raise ValueError(f"a plan of attention is like {cls()}, not {text!r}")
-        return cls(*map(int, found.groups()))
+    def shared(self, p: Attention) -> int:
+        """Bytes of shared memory for tiles of queries, keys and values."""
+        size = 1 if p.q == "e4m3fn" else 2
+        return size * (self.rows*max(p.size, p.value_size) + self.stages*self.keys*(p.size + p.value_size))
+
+
+PLAN = AttentionPlan
+MOST_KEYS, RESERVED = 256, 4 << 10      # of a tile; bytes of shared memory for what is no tile
 
 
 def factor(scale: float) -> float:
@@ -90,8 +131,9 @@ def factor(scale: float) -> float:
     return max(scale * math.log2(math.e), LEAST)
 
 
-def refusal(p: Attention, target: GpuTarget) -> str:
+def refusal(case: AttentionCase, target: GpuTarget) -> str:
     """Why a target has no kernel for a problem, in a sentence; "" if it has one."""
+    p = case.problem
     if "wgmma" not in target.instructions:
         return f"attention on NVIDIA's GPUs takes Hopper's tensor cores, and {target.name} has none"
     if p.kv != p.q or (p.q, p.out) not in FORMATS:
@@ -120,53 +162,85 @@ def tiles_of(p: Attention, shape: AttentionShape, plan: AttentionPlan) -> int:
     return -(-p.queries // each) * p.sequences*(p.kv_heads if shape.packed else p.heads)
 
 
-def chosen(p: Attention, sms: int, lengths: bool, plan: AttentionPlan | None = None
-           ) -> tuple[AttentionShape, AttentionPlan, int]:
-    """Kernel, plan, and parts of a tile's keys."""
-    band = "window" if p.before is not None else "causal" if p.after is not None else ""
-    shape = AttentionShape(p.q, p.out, p.size, p.value_size, band, p.upper and bool(band), lengths=lengths,
-                           ragged=p.ragged, page=p.page, score=p.score, sinks=p.sinks, lse=p.lse)
-    if plan is None:
-        plan = few_queries(p) or many_queries(p, band)
-    if plan.blocks > 1 or p.ragged:
-        return shape, plan, 1
+def packed_rows(p: Attention, plan: AttentionPlan) -> int:
+    """Rows of a tile for the query heads of a kv head: as many as there are, up to a power of 2; 0: a tile has one."""
     packed = 1 << (p.group - 1).bit_length()
-    if packed > ROWS:
-        return shape, plan, 1
-    shape = replace(shape, packed=packed)
-    tiles = tiles_of(p, shape, plan)
-    splits = min(max(sms // tiles, 1), MOST_SPLITS, -(-p.keys // (plan.keys * 2)))
-    return replace(shape, split=splits > 1), plan, max(splits, 1)
+    return packed if plan.rows == ROWS and not p.ragged and packed <= ROWS else 0
 
 
-def few_queries(p: Attention) -> AttentionPlan | None:
-    """The plan where one warpgroup has all queries of the heads that share keys; None: there are more."""
-    if p.ragged or p.queries * p.group > ROWS or p.q == "e4m3fn":
-        return None
-    widest = max(p.size, p.value_size)
-    return AttentionPlan(1, 128, 4) if widest <= 64 else AttentionPlan(1, 128, 3) if widest <= 128 else (
-        AttentionPlan(1, 64, 3 if widest <= 192 else 2))
+def emitted(case: AttentionCase, plan: AttentionPlan) -> tuple[AttentionShape, AttentionPlan]:
+    """What a kernel's emitter is called with."""
+    p = case.problem
+    return AttentionShape(p.q, p.out, p.size, p.value_size, p.band, p.upper and bool(p.band), packed_rows(p, plan),
+                          plan.splits > 1, case.lengths, p.ragged, p.page, p.score, p.sinks, p.lse
+                          ), replace(plan, splits=1)
 
 
-def many_queries(p: Attention, band: str) -> AttentionPlan:
-    """For heads of up to 64 three warpgroups, whose softmax takes as long as the products, or two, of which tiles fit
-    short sequences better: by the pairs that their tiles compute, and the rates that an H200 reached with each."""
-    widest = max(p.size, p.value_size)
-    if p.q == "e4m3fn":
-        return AttentionPlan(2, 128, 4 if widest <= 128 else 2)
-    if widest > 64:
-        return AttentionPlan(2, 128 if widest <= 128 else 80 if widest <= 192 and not p.page else 64)     # of one page
-    plans = {AttentionPlan(3, 128): 1.0, AttentionPlan(2, 128, 3): 0.8}
-    return min(plans, key=lambda plan: _pairs(p, ROWS*plan.blocks, plan.keys, band) / plans[plan])
+# ---- the choice
+
+def choose(case: AttentionCase, target: GpuTarget) -> AttentionPlan:
+    """The usual tiling with the least predicted time."""
+    return min(usual(case, target), key=lambda plan: cost(case, plan, target).seconds)
 
 
-def _pairs(p: Attention, rows: int, keys: int, band: str) -> int:
-    """Pairs of a query and a key that tiles of this size compute for a head."""
-    if p.ragged:
-        return 0 if rows > 128 else 1
-    found, shift = 0, 0 if p.upper else p.keys - p.queries
-    for i in range(0, p.queries, rows):
-        end = p.keys if p.after is None else min(p.keys, i + rows + shift + p.after)
-        first = max(i + shift - p.before, 0) if p.before is not None else 0
-        found += rows*keys*max(-(-end // keys) - first // keys, 1)
-    return found
+def usual(case: AttentionCase, target: GpuTarget) -> Iterator[AttentionPlan]:
+    """Few queries: one warpgroup has those of all heads that share keys, and CTAs share the keys. Else heads of up to
+    64 have three warpgroups, whose softmax takes as long as the products, or two, of which tiles fit short sequences
+    better; others two, with the largest tiles of keys that shared memory has room for."""
+    p, widest = case.problem, max(case.problem.size, case.problem.value_size)
+    if not p.ragged and p.queries * p.group <= ROWS and p.q != "e4m3fn":
+        plan = AttentionPlan(rows=ROWS, keys=128 if widest <= 128 else 64,
+                             stages=4 if widest <= 64 else 3 if widest <= 192 else 2)
+        tiles = tiles_of(p, emitted(case, plan)[0], plan)
+        splits = min(max(target.sms // max(tiles, 1), 1), MOST_SPLITS, -(-p.keys // (plan.keys * 2)))
+        yield replace(plan, splits=max(splits, 1))
+    elif p.q == "e4m3fn":
+        yield AttentionPlan(stages=4 if widest <= 128 else 2)
+    elif widest > 64:
+        yield AttentionPlan(keys=128 if widest <= 128 else 80 if widest <= 192 and not p.page else 64)  # of one page
+    else:
+        yield from (AttentionPlan(rows=192), AttentionPlan(stages=3))
+
+
+def candidates(case: AttentionCase, target: GpuTarget) -> Iterator[AttentionPlan]:
+    """The usual tilings; others of as many rows or fewer, with as many stages as shared memory has room for."""
+    p = case.problem
+    for plan in usual(case, target):
+        yield plan
+        for splits in (plan.splits // 2, plan.splits * 2) if plan.splits > 1 else ():
+            yield replace(plan, splits=splits)
+    for rows in (64, 128, 192) if max(p.size, p.value_size) <= 128 else (64, 128):
+        for keys in (64, 80, 96, 128, 160, 176, 192):
+            for stages in (4, 3, 2):
+                plan = AttentionPlan(rows=rows, keys=keys, stages=stages)
+                if plan.shared(p) <= target.smem_cta - RESERVED:
+                    yield plan
+                    break
+
+
+# Of an H200 (docs/attention-gpu.md): exponentials in a clock of a multiprocessor; those of 8-bit powers, which are
+# scaled and packed, beside them; what warpgroups in turns leave of the sum of products and exponentials, and how much
+# more two leave than three where both take as long; clocks that a tile of queries begins and ends with; seconds of a
+# launch, and the share of memory's peak rate.
+EXPS, NARROW_EXPS, TURNS, TWO_OF_THREE, START, LAUNCH, DRAM = 16, 1.6, 0.84, 1.25, 2900, 9e-6, 0.97
+
+
+def cost(case: AttentionCase, plan: AttentionPlan, target: GpuTarget) -> Cost:
+    """By the pairs that tiles compute: a share of products and exponentials is hidden behind the other, and tiles of
+    keys at a mask's edge take twice as long. Or by memory."""
+    p, (shape, _) = case.problem, emitted(case, plan)
+    rates = target.wgmma_rates if plan.algorithm == "attention_wgmma" else target.matrix_rates
+    tiles = tiles_of(p, shape, plan) * plan.splits
+    heads = p.sequences * (p.kv_heads if shape.packed else p.heads)
+    rows = plan.rows // max(shape.packed, 1)
+    pairs, edges = tile_pairs(p, rows, plan.keys)
+    pairs, edges = (x * max(shape.packed, 1) * (p.heads if p.ragged else heads) for x in (pairs, edges))
+    clock = -(-tiles // target.sms) / max(tiles, 1) / target.clock      # seconds that one takes, shared by all
+    pair = clock * TURNS * (TWO_OF_THREE if plan.rows < 3*ROWS and max(p.size, p.value_size) <= 64 else 1.0)
+    parts = {"products": 2 * (p.size + p.value_size) * pairs / rates.get(p.q, 1) * pair,
+             "exponentials": pairs / EXPS * (NARROW_EXPS if p.q == "e4m3fn" else 1.0) * pair}
+    parts |= {"masks": sum(parts.values()) * edges / max(pairs, 1), "tiles begin and end": tiles * START * clock}
+    seconds, memory = sum(parts.values()), sum(p.bytes.values()) / (DRAM * target.bandwidth)
+    parts = parts | {"waiting for memory": max(memory - seconds, 0.0), "launch": LAUNCH}
+    return Cost(sum(parts.values()), tuple(parts.items()),
+                traffic(case, -(-p.queries // rows) * (1 if shape.packed else p.group)))

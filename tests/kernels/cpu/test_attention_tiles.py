@@ -13,7 +13,8 @@ import tilewright as tw
 from tests.helpers.attention import checked, reference
 from tilewright.compiler import llvm
 from tilewright.kernels.cpu.attention import emit_attention
-from tilewright.plans import attention as plans
+from tilewright.plans import cpu_attention as plans
+from tilewright.plans.attention_choice import AttentionCase
 from tilewright.runtime.cpu.attention import attend, extended
 from tilewright.simulator.memory import AddressSpace
 from tilewright.simulator.product import SimulatedHost
@@ -27,6 +28,10 @@ def call(queries: int, keys: int, sizes: tuple[int, int], **how: Any) -> Any:
     return checked(*(rng.normal(size=shape).astype(ml_dtypes.bfloat16) for shape in shapes), return_lse=True, **how)
 
 
+def spec(given: Any) -> plans.Spec:
+    return plans.spec(given.problem, AMX, plans.choose(AttentionCase(given.problem), AMX))
+
+
 CASES = [(9, 70, (40, 72), {"causal": True, "softcap": 3.0}), (20, 33, (64, 33), {"window": (9, None)})]
 
 
@@ -34,7 +39,7 @@ CASES = [(9, 70, (40, 72), {"causal": True, "softcap": 3.0}), (20, 33, (64, 33),
 def test_simulated_tiles_have_the_values_of_float64(queries: int, keys: int, sizes: tuple[int, int],
                                                     how: dict[str, Any]) -> None:
     given = call(queries, keys, sizes, **how)
-    assert plans.spec(given.problem, AMX).WORD == "tiles"
+    assert spec(given).WORD == "tiles"
     out, lse, _ = attend(given, threads=1, target=AMX, on=SimulatedHost(AddressSpace()))
     want, logs = reference(given)
     assert np.abs(out.astype(np.float64) - want).max() <= 0.02 * np.abs(given.v.astype(np.float64)).max()
@@ -43,8 +48,7 @@ def test_simulated_tiles_have_the_values_of_float64(queries: int, keys: int, siz
 
 
 def test_instructions() -> None:
-    spec = plans.spec(call(64, 200, (64, 64)).problem, AMX)
-    text = llvm.assembly(emit_attention(AMX, *spec), AMX)
+    text = llvm.assembly(emit_attention(AMX, *spec(call(64, 200, (64, 64)))), AMX)
     assert text.count("tdpbf16ps") == 2*4 + 2*4            # two steps of scores, two pairs of tiles of values
     assert "vdpbf16ps" not in text
 

@@ -15,8 +15,10 @@ from tilewright import simulator
 from tilewright.attention_problem import Attention
 from tilewright.formats import get
 from tilewright.kernels.nvidia.attention import emit_attention
-from tilewright.plans import nvidia_attention
+from tilewright.plans import asked, nvidia_attention
+from tilewright.plans.attention_choice import AttentionCase
 from tilewright.plans.nvidia_attention import AttentionPlan, AttentionShape
+from tilewright.targets import target
 from tilewright.targets.tensor_maps import Mapped, TiledMap
 
 
@@ -26,7 +28,7 @@ def mapped(x, tile):
 
 
 def run(queries, keys, batch=1, heads=1, group=1, size=64, value_size=None, grid=1, before=None, after=None, section=1,
-        scale=None, format="bf16", splits=1, packed=0, plan="g2 k64 s2", score=None, **shape):
+        scale=None, format="bf16", splits=1, packed=0, plan="128x64 stages=2", score=None, **shape):
     """The report of a launch whose result is near that of float64."""
     T, rng = get(format).dtype, np.random.default_rng(queries + keys)
     value_size, kv_heads = value_size or size, heads // group
@@ -36,7 +38,7 @@ def run(queries, keys, batch=1, heads=1, group=1, size=64, value_size=None, grid
     how = {"window": (before, after), "scale": 1 / math.sqrt(size) if scale is None else scale, "return_lse": True}
     call = checked(q, k, v, bias=score, **how)
     band = "" if after is None and before is None else "causal" if before is None else "window"
-    plan = AttentionPlan.read(f"attention {plan}")
+    plan = AttentionPlan.parse(f"attention_wgmma {plan}")
     f = emit_attention(AttentionShape(format, format, size, value_size, band, packed=packed, split=splits > 1, lse=True,
                                       score=call.problem.score, **shape), plan)
     tiles = batch*(kv_heads if packed else heads) * -(-queries*max(packed, 1) // (64*plan.blocks))
@@ -68,9 +70,9 @@ def run(queries, keys, batch=1, heads=1, group=1, size=64, value_size=None, grid
     {"queries": 150, "keys": 222, "after": 0, "heads": 4, "group": 2, "section": 2, "grid": 3, "format": "f16"},
     {"queries": 300, "keys": 100, "after": 0},                          # the first queries see nothing
     {"queries": 129, "keys": 200, "before": 40, "after": 7, "batch": 2, "grid": 2},
-    {"queries": 100, "keys": 200, "size": 128, "plan": "g2 k80 s2", "before": 20, "after": 0},
-    {"queries": 260, "keys": 150, "value_size": 32, "plan": "g3 k80 s3"},
-    {"queries": 70, "keys": 90, "size": 32, "value_size": 96, "plan": "g1 k64 s2", "scale": 0.0},
+    {"queries": 100, "keys": 200, "size": 128, "plan": "128x80 stages=2", "before": 20, "after": 0},
+    {"queries": 260, "keys": 150, "value_size": 32, "plan": "192x80 stages=3"},
+    {"queries": 70, "keys": 90, "size": 32, "value_size": 96, "plan": "64x64 stages=2", "scale": 0.0},
 ], ids=str)
 def test_against_float64(options):
     run(**options)
@@ -85,7 +87,7 @@ def test_against_float64(options):
 ], ids=str)
 def test_few_queries(options):
     """Heads that share keys are rows of one tile, and CTAs have parts of the keys."""
-    run(plan="g1 k64 s3", **options)
+    run(plan="64x64 stages=3", **options)
 
 
 @pytest.mark.sampled(1)
@@ -99,14 +101,15 @@ def test_score_functions(score):
 @pytest.mark.parametrize(("size", "band"), [(64, ""), (128, "causal"), (128, "")])
 def test_assembled(size, band):
     """No spills, and no products that ptxas serialises: C7510 to C7518; C7519 is a fence more, which is free."""
-    plan = nvidia_attention.many_queries(Attention(1, 1, 1, 4096, 4096, size, size), band)
+    problem = Attention(1, 1, 1, 4096, 4096, size, q="bf16", after=0 if band else None)
+    plan = nvidia_attention.choose(AttentionCase(problem), target("sm_90a"))
     _, said = assembled(emit_attention(AttentionShape("bf16", "bf16", size, size, band), plan))
     assert re.search(r"\b0 bytes spill stores, 0 bytes spill loads", said), said
     assert not re.search(r"C751[0-8]|serialized", said), said
 
 
 def test_plans_are_text():
-    plan = AttentionPlan(3, 96, 4)
-    assert AttentionPlan.read(str(plan)) == plan
-    with pytest.raises(ValueError, match="a plan of attention is like"):
-        AttentionPlan.read("wgmma 128x128")
+    plan = AttentionPlan(rows=192, keys=96, stages=4)
+    assert asked.plan(str(plan), target("sm_90a"), attention=True) == plan
+    with pytest.raises(ValueError, match="plans for attention look like"):
+        asked.plan("wgmma 128x128x64", attention=True)

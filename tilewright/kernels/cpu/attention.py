@@ -32,7 +32,7 @@ from tilewright.kernels.cpu.packing import transpose
 from tilewright.kernels.cpu.pool import job_fields
 from tilewright.kernels.expression import recorded
 from tilewright.kernels.narrow import memory_type, narrowed
-from tilewright.plans.attention import TILE_KEYS, Layout, Spec
+from tilewright.plans.cpu_attention import TILE_KEYS, Layout, Spec
 from tilewright.targets.cpu import CpuTarget
 
 

@@ -27,7 +27,7 @@ from tilewright.kernels.cpu.packing import transpose
 from tilewright.kernels.cpu.pool import job_fields
 from tilewright.kernels.expression import recorded
 from tilewright.kernels.narrow import memory_type, narrowed
-from tilewright.plans.attention import Spec, gradient_layout
+from tilewright.plans.cpu_attention import Spec, gradient_layout
 from tilewright.targets.cpu import CpuTarget
 
 JOB = jobs.ATTENTION_GRADIENTS

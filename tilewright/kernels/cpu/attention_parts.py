@@ -17,7 +17,7 @@ from tilewright.kernels.cpu import jobs
 from tilewright.kernels.cpu.packing import transpose
 from tilewright.kernels.cpu.pool import job_fields
 from tilewright.kernels.narrow import memory_type, number, widened
-from tilewright.plans.attention import tile_rows
+from tilewright.plans.cpu_attention import tile_rows
 from tilewright.targets.cpu import CpuTarget
 
 TYPES = {"f32": f32, "f64": f64, "bf16x2": f32, "tiles": f32, "i32": i32}

@@ -25,7 +25,7 @@ from tilewright.kernels.cpu.dot_tiles import in_order
 from tilewright.kernels.cpu.pool import job_fields
 from tilewright.kernels.expression import recorded
 from tilewright.kernels.narrow import memory_type, narrowed
-from tilewright.plans.attention import RowsSpec
+from tilewright.plans.cpu_attention import RowsSpec
 from tilewright.targets.cpu import CpuTarget
 
 JOB = jobs.ATTENTION_ROWS

@@ -16,7 +16,7 @@ from tilewright.ir import Kernel, Value, i32, i64, vec
 from tilewright.ir.ops.x86 import TileRegisters
 from tilewright.kernels.cpu import attention_parts as parts
 from tilewright.kernels.cpu.attention_parts import Strip
-from tilewright.plans.attention import TILE_KEYS
+from tilewright.plans.cpu_attention import TILE_KEYS
 
 SIDE = 16                   # rows of a tile, and words of one
 A, B = 4, 6                 # the first tiles of A and of B; sums are 0 to 3

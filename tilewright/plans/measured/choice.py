@@ -48,14 +48,8 @@ def chosen(shape: Any, target: Any) -> tuple[Any, str]:
     found = packed or (None if shape.invariant else best(shape, target))
     if found is not None:
         return found, PACKED if packed else MEASURED
-    by: Any
-    if isinstance(target, CpuTarget):
-        from tilewright.plans import choose as by
-        from tilewright.plans.model import cost
-    else:
-        from tilewright.plans import gpu as by
-        cost = by.planner(target).cost
-    model = by.choose(shape, target)
+    by = shape.planner
+    model, cost = by.choose(shape, target), by.cost
     near, gain = (None if shape.invariant else nearby(shape, target)) or (None, 1.0)
     if near in (None, model) or cost(shape, near, target).seconds > gain * cost(shape, model, target).seconds:
         return model, ""
@@ -144,7 +138,7 @@ def _stored(file: Path, target: Any) -> dict[Key, Measured]:
 def _usable(text: str | None, shape: Any, target: Any) -> Any:
     """The plan of this text; None if there is none, or another version wrote it, or it cannot run the problem."""
     try:
-        plan = asked.plan(text or None, target)
+        plan = asked.plan(text or None, target, shape.attention)
         return None if plan is None or plan.violations(shape, target) else plan
     except (ValueError, KeyError):                      # no plan; formats that are not known here
         return None

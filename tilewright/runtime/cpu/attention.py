@@ -5,16 +5,17 @@ import struct
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tilewright import formats
-from tilewright.attention_problem import Attention
 from tilewright.kernels.cpu import jobs
-from tilewright.plans import attention as plans
-from tilewright.plans.attention import Layout
+from tilewright.plans import asked, cpu_attention as plans
+from tilewright.plans.attention_choice import AttentionCase
+from tilewright.plans.cpu_attention import CpuAttention, Layout
+from tilewright.plans.measured import choice
 from tilewright.rules.arguments import Array, ready
 from tilewright.rules.attending import Attending
 from tilewright.runtime.cpu import amx, pool
@@ -26,9 +27,9 @@ SPACE, PARTIALS = FIELDS.index("space"), jobs.ATTENTION_ROWS.index("partials")
 
 
 def attend(call: Attending, out: Array | None = None, threads: int | None = None, target: CpuTarget | None = None,
-           on: Host = host) -> tuple[Array, Array | None, Tasks | None]:
+           on: Host = host, plan: CpuAttention | None = None) -> tuple[Array, Array | None, Tasks | None]:
     """The result [..., value_size] and the logarithms of sums, if they are asked for, both with four axes; and what was
-    done, but nothing beside it, if anything was."""
+    done, but nothing beside it, if anything was. By the chosen plan or this one: ValueError if it cannot run it."""
     p, threads = call.problem, threads or pool.get_num_threads()
     shape = (*call.q.shape[:-1], p.value_size)
     if not p.value_size and p.lse:                              # kernels have at least one number of each value
@@ -45,7 +46,7 @@ def attend(call: Attending, out: Array | None = None, threads: int | None = None
             lse[...] = -np.inf
     tasks = None
     if result.size or lse is not None:
-        tasks = tasks_of(call, result, lse, threads, target, on)
+        tasks = tasks_of(call, result, lse, threads, target, on, plan)
         tasks.run([on.address_of(x) for x in (call.q, call.k, call.v, result, *(() if lse is None else (lse,)))])
     if out is not None and result is not out:
         out[...] = result
@@ -64,11 +65,10 @@ def extended() -> CpuTarget:
     return amx.permitted(detect()).extended
 
 
-@lru_cache(maxsize=512)
-def _planned(problem: Attention, target: CpuTarget, threads: int) -> tuple[plans.Spec, Layout, int]:
-    spec = plans.spec(problem, target)
-    lanes = spec.NV * target.lanes(8 if spec.WORD == "f64" else 4)
-    return spec, Layout.on_target(spec, target), plans.strips(problem, lanes, threads)
+def case_of(call: Attending, threads: int) -> AttentionCase:
+    """What the choice of the call's plan depends on."""
+    contiguous = call.k.strides[-1] == call.k.itemsize and call.v.strides[-1] == call.v.itemsize
+    return AttentionCase(call.problem, threads, contiguous, call.lengths is not None)
 
 
 def sequences(call: Attending) -> np.ndarray:
@@ -172,15 +172,15 @@ class Tasks(NamedTuple):
 
 
 def tasks_of(call: Attending, result: Array, lse: Array | None, threads: int, target: CpuTarget | None = None,
-             on: Host = host) -> Tasks:
+             on: Host = host, plan: CpuAttention | None = None) -> Tasks:
     """What calls with such arrays do."""
-    p, target = call.problem, target or extended()
-    contiguous = call.k.strides[-1] == call.k.itemsize and call.v.strides[-1] == call.v.itemsize
-    few = plans.rows_spec(p, target, contiguous)
+    p, target, case = call.problem, target or extended(), case_of(call, threads)
+    plan = asked.runs(plan, case, target) if plan else choice.chosen(case, target)[0]
     names: tuple[str, ...] = FIELDS
     heads, counters, own = p.sequences * p.kv_heads, 0, 0
     fields, kept = fields_of(call, result, lse, on)
-    if few is not None:
+    if plan.algorithm == "attention_rows":
+        few = plans.rows_spec(case, plan)
         parts = max(-(-int(sequences(call)[:, 3].max(initial=0)) // few.PART), 1)
         count, size = parts * heads, formats.FORMATS[few.WORD].dtype.itemsize
         lanes, names = target.lanes(size), jobs.ATTENTION_ROWS
@@ -190,7 +190,8 @@ def tasks_of(call: Attending, result: Array, lse: Array | None, threads: int, ta
         each = (few.ROWS*(width + few.KEYS) + few.KEYS*(width + value_width)) * size
         emitter, spec = "attention_rows:emit_rows", tuple(few)
     else:
-        strip_spec, layout, strips = _planned(p, target, threads)
+        strip_spec, strips = plans.spec(p, target, plan), plan.strips
+        layout = Layout.on_target(strip_spec, target)
         lanes = strip_spec.NV * target.lanes(8 if strip_spec.WORD == "f64" else 4)
         blocks = -(-p.group * int(sequences(call)[:, 1].max(initial=0)) // (lanes*strips))
         count = blocks * heads

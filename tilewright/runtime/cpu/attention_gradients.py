@@ -9,8 +9,8 @@ import numpy as np
 from tilewright import formats
 from tilewright.attention_problem import FLOATS, Attention
 from tilewright.kernels.cpu import jobs
-from tilewright.plans import attention as plans
-from tilewright.plans.attention import Layout, Spec
+from tilewright.plans import cpu_attention as plans
+from tilewright.plans.cpu_attention import Layout, Spec
 from tilewright.rules.arguments import Array
 from tilewright.rules.attending import Attending
 from tilewright.runtime.cpu import pool

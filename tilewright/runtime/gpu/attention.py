@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.plans import nvidia_attention
+from tilewright.plans import asked, attention_choice, nvidia_attention
+from tilewright.plans.attention_choice import AttentionCase
+from tilewright.plans.measured import choice
 from tilewright.plans.nvidia_attention import AttentionPlan
 from tilewright.rules.arguments import F32, Array
 from tilewright.rules.attending import FACTORS, Asked, Attending, attending, checked_outs
@@ -30,7 +32,7 @@ MINUS_INFINITY = 0xFF800000     # the bits of an f32
 I32 = np.dtype(np.int32)
 
 
-def attention(engine: Engine, given: Mapping[str, Any], asked: Asked, out: Any) -> Any:
+def attention(engine: Engine, given: Mapping[str, Any], asked_for: Asked, out: Any, plan: Any = None) -> Any:
     """tilewright.attention of arrays in a GPU's memory, by the names of arguments: on the caller's stream, a result of
     the caller's library."""
     if engine.platform is HIP:
@@ -40,25 +42,25 @@ def attention(engine: Engine, given: Mapping[str, Any], asked: Asked, out: Any) 
         seen = {name: looks[name].shadow if name in looks else np.asarray(x) for name, x in given.items()}
         if any(name in seen for name in FACTORS):
             seen = {name: run.number(np.ones((), F32), F32) for name in FACTORS if name not in seen} | seen
-        call = attending(seen, asked, False)
+        call = attending(seen, asked_for, False)
         if out is None:
             new, into = run.result(call.shape, call.dtype)
         else:
             new, into = out, looks["out"].shadow
             checked_outs(into, call)
-        logs, lse = run.result(call.shape[:-1], F32) if asked.return_lse else (None, None)
+        logs, lse = run.result(call.shape[:-1], F32) if asked_for.return_lse else (None, None)
         four = (None,) * (4 - into.ndim)
-        attend(run, call, into[four], None if lse is None else lse[four])
+        attend(run, call, into[four], None if lse is None else lse[four],
+               asked.plan(plan, run.on.target, attention=True))
     result = new if out is not None else run.library.result(new, given["q"])
-    return (result, run.library.result(logs, given["q"])) if asked.return_lse else result
+    return (result, run.library.result(logs, given["q"])) if asked_for.return_lse else result
 
 
 def attend(run: Run, call: Attending, out: Array, lse: Array | None, plan: AttentionPlan | None = None) -> None:
-    """Compute a checked call of shadows into these, which have four axes. NotImplementedError for what no kernel does.
-    """
+    """Compute a checked call of shadows into these, which have four axes, by the chosen plan or this one.
+    NotImplementedError for what no kernel does, ValueError for a plan that cannot run it."""
     p = call.problem
-    if refused := nvidia_attention.refusal(p, run.on.target):
-        raise NotImplementedError(refused)
+    attention_choice.require(AttentionCase(p), run.on.target)
     if not out.size:
         return
     if p.ragged:                                            # there may be rows behind the last sequence
@@ -126,23 +128,25 @@ class Ready:
 
     def __init__(self, run: Run, p: Attention, plan: AttentionPlan | None, operands: tuple[Array, ...],
                  arrays: dict[str, Array]) -> None:
-        shape, plan, splits = nvidia_attention.chosen(p, run.on.target.sms, "lengths" in arrays, plan)
-        function = run.kernel(HOPPER, SHAPE=shape, PLAN=plan)
+        case = AttentionCase(p, lengths="lengths" in arrays)
+        plan = asked.runs(plan, case, run.on.target) if plan else choice.chosen(case, run.on.target)[0]
+        shape, own = nvidia_attention.emitted(case, plan)
+        function = run.kernel(HOPPER, SHAPE=shape, PLAN=own)
         named = {x.name: x for x in function.parameters}
         heads, rows = p.kv_heads if shape.packed else p.heads, nvidia_attention.tiles_of(p, shape, plan)
         values: dict[str, Any] = {
             "queries": p.queries, "keys": p.keys, "heads": heads, "group": p.group, "pairs": p.sequences*heads,
             "section": nvidia_attention.section(p, heads), "before": NO_END if p.before is None else p.before,
-            "after": NO_END if p.after is None else p.after, "sequences": p.sequences, "splits": splits,
+            "after": NO_END if p.after is None else p.after, "sequences": p.sequences, "splits": plan.splits,
             "factor": nvidia_attention.factor(1.0 if shape.score else p.scale), "scale": p.scale, **_distances(arrays)}
         q, k, v = operands
         mapped = {"q": _grouped(q, p.kv_heads) if shape.packed else q, "k": k, "v": v}
         self.maps = {each: (named[each].offset, _map(run, named[each].tile, x)) for each, x in mapped.items()}
         self.words = {each: named[each].offset // 8 for each in (*arrays, "workspace", "counters") if each in named}
         open_: dict[str, Any] = dict.fromkeys(self.words, 0) | {each: bytes(named[each].size) for each in self.maps}
-        grid = min(rows*splits, run.on.target.sms),
+        grid = min(rows*plan.splits, run.on.target.sms),
         self.prepared = run.driver.Prepared(function, grid, {x: y for x, y in (values | open_).items() if x in named})
-        self.bytes = (4*rows*splits*nvidia_attention.ROWS*(p.value_size + 2), 4*rows) if shape.split else None
+        self.bytes = (4*rows*plan.splits*nvidia_attention.ROWS*(p.value_size + 2), 4*rows) if shape.split else None
         self.spare: list[Any] = []
 
     def launch(self, run: Run, operands: dict[str, Array], arrays: dict[str, Array]) -> None:
