@@ -64,7 +64,7 @@ MOST = {
     "files over 400 lines": 0,
     "lines of the library": 71283,
     "lines of loop nests": 10523,
-    "lines of the lab": 27102,
+    "lines of the lab": 27097,
     "lines of other engines": 8040,
 }
 OTHERS = "dask/", "mpi/", "numpy/", "jax/", "checkpoints/", "torch/distributed/"  # what serves programs of others

@@ -144,7 +144,7 @@ def strip(title: str, rows: Sequence[tuple[str, Mapping[str, tuple[float, bool]]
     return pen
 
 
-def sheet(title: str, rows: Sequence[Sequence[Svg | None]], words: Sequence[str]) -> Svg:
+def sheet(title: str, rows: Sequence[Sequence[Svg | None]], words: Sequence[str] = ()) -> Svg:
     """Pictures beside and below each other, each below its title, under some lines of words."""
     pen, y = Svg(title, WIDTH), 0.0
     for line in words:

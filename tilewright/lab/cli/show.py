@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -76,20 +75,15 @@ def _figure(name: str, to: Path | None) -> None:
 
 
 def _row(figure: Any) -> str:
-    """The plots of a row of `tilewright reproduce`, below each other."""
+    """The plot of a row of `tilewright reproduce`."""
     from tilewright.lab.reproduce import run
     from tilewright.lab.reproduce.row import Setting
 
     (row,) = run.rows_of(figure.source, [f"{figure.name}.png"])
     done = run.make(row, Setting(quick=True))
-    if done.cell is None or "</svg>" not in done.cell.svg:
+    if done.cell is None or not done.cell.svg:
         raise BadInput(f"{figure.key} is not drawn: {done.why or (done.cell and done.cell.text)}")
-    plots = re.findall(r"<svg .*?</svg>", done.cell.svg, re.DOTALL)
-    sizes = [[float(x) for x in re.findall(r'(?:width|height)="([\d.]+)"', plot)[:2]] for plot in plots]
-    tops = [sum(high for _, high in sizes[:at]) for at in range(len(plots))]
-    wide, high = max(wide for wide, _ in sizes), sum(high for _, high in sizes)
-    inside = "\n".join(plot.replace("<svg ", f'<svg y="{top:g}" ', 1) for plot, top in zip(plots, tops))
-    return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide:g} {high:g}">\n{inside}\n</svg>\n'
+    return done.cell.svg
 
 
 def save(drawn: object, to: Path | None) -> None:

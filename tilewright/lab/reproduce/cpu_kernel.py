@@ -8,6 +8,7 @@ import numpy as np
 
 import tilewright as tw
 from tilewright.lab.bench import peer, plot
+from tilewright.lab.bench.chart import sheet
 from tilewright.lab.bench.peer import OURS
 from tilewright.lab.bench.peers import cblas
 from tilewright.lab.bench.report import OWN_TIME
@@ -44,8 +45,7 @@ def sweep(name: str, setting: Setting) -> Cell:
     drawn, table, all_ratios = [], [], []
     for team, results in sorted(groups.items()):
         peak = shown[team].extra.get("peak_gflops", {}).get(f"f32 {team} native")
-        title = plural(team, "thread")
-        drawn.append(f"<h5>{title}</h5>{plot.rates(title, results, peak)}")
+        drawn.append(plot.rates(plural(team, "thread"), results, peak))
         for name in dict.fromkeys(row.name for r in results for row in r.rows if row.name != OURS):
             if ratios := sorted((ratio.median, r.case.size) for r in results if (ratio := r.ratio(name))):
                 middle, (least, where_least) = float(np.median([x for x, _ in ratios])), ratios[0]
@@ -61,8 +61,8 @@ def sweep(name: str, setting: Setting) -> Cell:
     head = "", "library", "sizes", "its time over ours, median", "least", "at"
     measured_on = "; ".join(f"{plural(team, 'thread')}: {where(report)}" for team, report in sorted(shown.items()))
     return Cell("committed", f"{measured_on}.{busy}",
-                f"{float(np.median(all_ratios)):.2f}x the fastest" if all_ratios else "", svg="\n".join(drawn),
-                table=(head, *table) if table else (),
+                f"{float(np.median(all_ratios)):.2f}x the fastest" if all_ratios else "",
+                svg=str(sheet(name, [[x] for x in drawn])), table=(head, *table) if table else (),
                 differs=f"Beside {', '.join(f'{n} {v}' for n, v in versions.items())}.")
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from tilewright import targets
 from tilewright.lab.bench import gpu_device, plot, session, tables
 from tilewright.lab.bench.cases import GPU, NATIVE, Job
+from tilewright.lab.bench.chart import sheet
 from tilewright.lab.bench.peer import OURS
 from tilewright.lab.bench.results import CUBLAS, Report, Result
 from tilewright.lab.bench.suites import ladders, shapes
@@ -76,7 +77,7 @@ def points(report: Report, name: str, what: str) -> list[tuple[float, float]]:
 
 def _pictures(panels: dict[str, Series]) -> str:
     """Below each other, a line for each kernel."""
-    return "".join(f"<h5>{TITLE[unit]}</h5>{plot.lines(TITLE[unit], series, unit)}" for unit, series in panels.items())
+    return str(sheet(", ".join(panels), [[plot.lines(TITLE[unit], series, unit)] for unit, series in panels.items()]))
 
 
 def _table(panels: dict[str, Series]) -> tuple[tuple[str, ...], ...]:
