@@ -138,6 +138,30 @@ def test_what_is_refused(tmp_path):
             checkpoints.load(file)
 
 
+def header(alignment=32, lengths=(32,), type=0, offset=0, metadata=b""):
+    """A file with one number of metadata, and one tensor of zeros."""
+    text = b"general.alignment"
+    pairs = struct.pack("<Q", len(text)) + text + (metadata or struct.pack("<II", 4, alignment))
+    tensor = struct.pack("<QcI", 1, b"x", len(lengths)) + struct.pack(f"<{len(lengths)}Q", *lengths)
+    return struct.pack("<4sIQQ", b"GGUF", 3, 1, 1) + pairs + tensor + struct.pack("<IQ", type, offset) + bytes(256)
+
+
+@pytest.mark.parametrize(("how", "why"), [
+    ({"alignment": 0}, "general.alignment 0"), ({"metadata": struct.pack("<IQ", 8, 1) + b"a"}, "alignment 'a'"),
+    ({"lengths": (1 << 63, 2)}, "ends behind"), ({"lengths": (1, 1 << 32, 1 << 32)}, "ends behind"),
+    ({"lengths": (1 << 62, 0)}, "ends behind"), ({"type": 2, "lengths": (32, 1 << 33, 1 << 33)}, "ends behind"),
+    ({"type": 2, "lengths": (31,)}, "blocks have 32 numbers"), ({"offset": 1 << 63}, "ends behind"),
+    ({"type": 99}, "type 99"), ({"metadata": struct.pack("<I", 9) + struct.pack("<IQ", 9, 1) * 9000}, "no complete"),
+])
+def test_headers_that_lie(how, why, tmp_path):
+    file = tmp_path / "x.gguf"
+    file.write_bytes(header())
+    assert checkpoints.load(file)["x"].shape == (32,)
+    file.write_bytes(header(**how))
+    with pytest.raises(ValueError, match=f"x.gguf.*{why}"):
+        checkpoints.load(file)
+
+
 def test_a_model_in_parts(tmp_path):
     for at, name in ((1, "a"), (2, "b")):
         written(tmp_path / f"m-0000{at}-of-00002.gguf", {name: np.full(3, at, np.float32)})

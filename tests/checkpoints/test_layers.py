@@ -104,14 +104,33 @@ def test_awq(tmp_path):
             loaded(tmp_path, tensors, {**config, **change})
 
 
-@pytest.mark.parametrize("block", [(16, 64), (24, 48)])
+@pytest.mark.parametrize("block", [(16, 64), (24, 48), (N // 4, K // N * 8), (8, K * 8 // N)])
 def test_fp8_by_blocks(block, tmp_path):
-    """The last blocks may be smaller."""
+    """The last blocks may be smaller, and there may be as many blocks as outputs."""
     weight = RNG.standard_normal((N, K)).astype(ml_dtypes.float8_e4m3fn)
     scales = RNG.random((-(-N // block[0]), -(-K // block[1]))).astype(np.float32)
     numbers = weight.astype(np.float32) * scales.repeat(block[0], 0)[:N].repeat(block[1], 1)[:, :K]
     config = {"quant_method": "fp8", "weight_block_size": list(block)}
     check(loaded(tmp_path, {"weight": weight, "weight_scale_inv": scales}, config), numbers)
+
+
+def test_scales_and_words_that_do_not_fit_are_refused(tmp_path):
+    weight, scales = np.ones((N, K), ml_dtypes.float8_e4m3fn), np.ones((2, 2), np.float32)
+    fp8 = {"quant_method": "fp8", "weight_block_size": [N // 2, K // 2]}
+    for given, config, why in (
+            (np.ones((3, 2), np.float32), fp8, r"scales \(3, 2\) for a weight"), (scales[:1], fp8, r"scales \(1, 2\)"),
+            (scales, {**fp8, "weight_block_size": [0, 8]}, r"blocks of \[0, 8\], not of two whole numbers")):
+        with pytest.raises(ValueError, match=f"layer has {why}"):
+            loaded(tmp_path, {"weight": weight, "weight_scale_inv": given}, config)
+    config = {"quant_method": "gptq", "bits": 4, "group_size": GROUP}
+    tensors, _ = gptq_tensors(4, True)
+    for name, x, why in (("qzeros", None, "'qzeros' is missing"), ("qweight", "<i8", "words of int32, not int64"),
+                         ("qzeros", 1, "must be in"), ("g_idx", 1, f"g_idx has {K - 1} inputs"),
+                         ("g_idx", "<f4", "not a group, 0 or more, for each"), ("scales", (), "not enough values")):
+        old = tensors[name]
+        new = {} if x is None else {name: old[..., x:] if x == 1 else old.astype(x) if x else old.ravel()}
+        with pytest.raises(ValueError, match=f"layer.*{why}"):
+            loaded(tmp_path, {**{key: y for key, y in tensors.items() if key != name}, **new}, config)
 
 
 def test_other_methods_of_floats(tmp_path):
@@ -145,6 +164,22 @@ def test_methods_that_are_refused(tmp_path):
                         ("new", "are not taken, but those of gptq, awq, compressed-tensors, fp8")):
         with pytest.raises(ValueError, match=f"checkpoints quantized by '{method}' {why}"):
             checkpoints.load(file, {"quant_method": method})
+
+
+@pytest.mark.parametrize(("name", "text", "why"), [
+    ("config.json", "[", "is no JSON"), ("config.json", "[1]", "must be an object of JSON, not"),
+    ("config.json", '{"quantization_config": [1]}', "quantization_config that is no object"),
+    ("quant_config.json", "nan", "is no JSON"),
+    ("model.safetensors.index.json", '{"weight_map": 3}', "names of files in this folder"),
+    ("model.safetensors.index.json", '{"weight_map": {"a": "../x.safetensors"}}', "names of files in this folder"),
+])
+def test_files_beside_that_are_damaged(name, text, why, tmp_path):
+    safetensors.save(tmp_path / "model.safetensors", {"a": np.ones(2)})
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=f"{name}.*{why}"):
+        checkpoints.load(tmp_path)
+    with pytest.raises(TypeError, match="config must be a mapping"):
+        checkpoints.load(tmp_path / "model.safetensors", [1])
 
 
 def test_the_config_beside_the_file(tmp_path):

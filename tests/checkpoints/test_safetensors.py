@@ -100,13 +100,44 @@ def test_what_is_no_such_file(tmp_path):
         return struct.pack("<Q", len(text)) + text + whole[-12:]
     for content, why in (
             (b"", "it has 0 bytes"), (whole[:9], "its header would have"),
-            (whole[:8] + b"x" + whole[9:], "cannot be read"), (whole[:-4], "cannot have the bytes 0 to 12"),
+            (whole[:8] + b"x" + whole[9:], "is no JSON"), (whole[:-4], "cannot have the bytes 0 to 12"),
             (with_header(dtype="F4"), "tensor a is of F4, which is none of"),
             (with_header(shape=[4]), "cannot have the bytes"),
-            (with_header(data_offsets=[-12, 0]), "cannot have the bytes"),
-            (with_header(more=1), "its header cannot be read")):
+            (with_header(data_offsets=[-12, 0]), "in whole numbers"),
+            (with_header(shape=[1 << 33, 1 << 33, 0]), "cannot have the bytes"),
+            (with_header(shape=[-1, -3]), "in whole numbers"), (with_header(shape=[3.0]), "in whole numbers"),
+            (with_header(shape="3"), "in whole numbers"), (with_header(dtype=[]), "which is none of"),
+            (with_header(data_offsets=[0]), "in whole numbers"), (whole + b"1234", "is no complete file"),
+            (with_header(shape=[2], data_offsets=[4, 12]), "begins at byte 4"),
+            (struct.pack("<Q", 9000) + b"[" * 9000, "is no JSON"), (struct.pack("<Q", 2) + b"[]", "must be an object"),
+            (struct.pack("<Q", 20) + b'{"__metadata__": 13}', "no texts by name"),
+            (with_header(more=1), "unexpected keyword argument 'more'")):
         file.write_bytes(content)
         with pytest.raises(ValueError, match=why):
             checkpoints.load(file)
-    with pytest.raises(TypeError, match="tensor a is of <U1, which files of safetensors lack"):
-        checkpoints.save(file, {"a": np.array(["x"])})
+    before = file.read_bytes()
+    for given, metadata, why in (({"a": np.array(["x"])}, None, "tensor a is of <U1, which files of safetensors lack"),
+                                 ({"a": np.ones(2)}, {"n": 3}, "must be texts"), ({3: np.ones(2)}, None, "be texts")):
+        with pytest.raises(TypeError, match=why):
+            checkpoints.save(file, given, metadata)
+    assert file.read_bytes() == before
+    assert [*tmp_path.iterdir()] == [file]
+
+
+@pytest.mark.parametrize(("old", "new", "why"), [
+    ('"i4"', '"i9"', "must be of i4, u4, e2m1"), ('"group"', '"grouq"', "'group' is missing"), ("{", "[", "is no JSON"),
+    ('"exact"', '"exakt"', "'exact' is missing"), ('"nibbles"', '"nipples"', "'nibbles' is missing"),
+    ("16, 64", "16, 65", "which says"), ("w.scales", "w.skales", "NoneType"),
+])
+def test_what_own_files_say_of_weights_may_be_damaged(old, new, why, tmp_path):
+    file = tmp_path / "x.safetensors"
+    checkpoints.save(file, {"w": tw.quantize(RNG.standard_normal((16, 64)).astype(np.float32), "i4", group=16)})
+    content = file.read_bytes()
+    data = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:data])
+    own = header["__metadata__"]
+    own["tilewright"] = own["tilewright"].replace(old, new, 1)
+    text = json.dumps({new if name == old else name: x for name, x in header.items()}).encode()
+    file.write_bytes(struct.pack("<Q", len(text)) + text + content[data:])
+    with pytest.raises(ValueError, match=why):
+        checkpoints.load(file)["w"]

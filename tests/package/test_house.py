@@ -65,7 +65,7 @@ MOST = {
     "lines of the library": 71283,
     "lines of loop nests": 10523,
     "lines of the lab": 27097,
-    "lines of other engines": 8040,
+    "lines of other engines": 8133,
 }
 OTHERS = "dask/", "mpi/", "numpy/", "jax/", "checkpoints/", "torch/distributed/"  # what serves programs of others
 NESTS = "nests/"         # the folder of users' loops, counted by itself: it is no part of how products are made

@@ -20,6 +20,8 @@ INDEX, CONFIG, ALSO = "model.safetensors.index.json", "config.json", ("quantize_
 OWN = "tilewright"                  # the metadata that says what tilewright has saved, and the method of such a model
 ARRAYS = "elements", "scales", "zeros", "minima", "order"
 
+DAMAGE = ValueError, TypeError, LookupError, AttributeError, ArithmeticError     # of makers of weights, by wrong arrays
+
 # method → the ends of the names of a layer's arrays, the first and the others; and what makes a Weight of them
 Make = Callable[[str, Tensors, Mapping[str, Any]], Weight]
 METHODS: dict[str, tuple[tuple[str, ...], tuple[str, ...], Make]] = {
@@ -75,10 +77,10 @@ class Checkpoint(Mapping[str, Any]):
         if self.tensors and isinstance(next(iter(self.tensors.values())), gguf.Stored):
             self.quantized = frozenset(name for name, x in self.tensors.items() if x.type not in gguf.PLAIN)
             return {name: x.read for name, x in self.tensors.items()}
-        method = str(self.config.get("quant_method", ""))
+        method = str(self.config.get("quant_method") or "")
         made: dict[str, Callable[[], Any]] = {}
         taken: set[str] = set()
-        for name, entry in json.loads(self.metadata.get(OWN, "{}")).items():
+        for name, entry in own_entries(self.metadata, self.path).items():
             made[name] = partial(_own, name, self.tensors, entry)
             taken |= {f"{name}.{part}" for part in ARRAYS}
         if method and method != OWN:
@@ -116,7 +118,14 @@ class Checkpoint(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         if name not in self._made:
             raise KeyError(f"{name}: {self.path} has no such weight")
-        return self._made[name]()
+        try:
+            return self._made[name]()
+        except DAMAGE as error:
+            if isinstance(error, ValueError) and name.removesuffix(".weight") in str(error):
+                raise
+            why = f"{error} is missing" if isinstance(error, KeyError) else error
+            raise ValueError(f"{name} of {self.path} cannot be made of what the file and its configuration have: {why}"
+                             ) from error
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._made)
@@ -145,6 +154,8 @@ def load(path: str | os.PathLike[str], config: Mapping[str, Any] | None = None) 
     cannot be read; ValueError with the reason if it is no such file, or quantized in a way that is not taken. Names
     of weights are the file's.
     """
+    if config is not None and not isinstance(config, Mapping):
+        raise TypeError(f"config must be a mapping with quant_method, not {config!r}")
     where = Path(path)
     if where.is_dir() and not any(where.glob("*.safetensors")) and len(found := [*where.glob("*.gguf")]) == 1:
         where = found[0]
@@ -157,19 +168,30 @@ def load(path: str | os.PathLike[str], config: Mapping[str, Any] | None = None) 
     for part in _parts(where):
         more, metadata = safetensors.load(part)
         tensors |= more
-        first = {**metadata, **first, **({OWN: _merged(first, metadata)} if OWN in metadata else {})}
+        first = {**metadata, **first, **({OWN: _merged(part, first, metadata)} if OWN in metadata else {})}
     return Checkpoint(where, tensors, first, _config(folder) if config is None else config)
 
 
-def _merged(*metadata: Mapping[str, str]) -> str:
-    return json.dumps({name: x for each in metadata for name, x in json.loads(each.get(OWN, "{}")).items()})
+def own_entries(metadata: Mapping[str, str], path: Path) -> dict[str, Any]:
+    """What the arrays of weights in tilewright's own layout mean, by their names. ValueError for other metadata."""
+    found = safetensors.parsed(metadata.get(OWN, "{}"), f"the metadata {OWN!r} of {path}")
+    if wrong := [name for name, x in found.items() if not isinstance(x, dict)]:
+        raise ValueError(f"the metadata {OWN!r} of {path} say nothing of {wrong[0]}")
+    return found
+
+
+def _merged(path: Path, *metadata: Mapping[str, str]) -> str:
+    return json.dumps({name: x for each in metadata for name, x in own_entries(each, path).items()})
 
 
 def _parts(where: Path) -> list[Path]:
     if not where.is_dir():
         return [where]
     if (index := where / INDEX).exists():
-        return [where / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
+        names = safetensors.parsed(index.read_bytes(), str(index)).get("weight_map")
+        if not isinstance(names, dict) or not all(isinstance(x, str) and Path(x).name == x for x in names.values()):
+            raise ValueError(f"{index} must have names of files in this folder in its weight_map")
+        return [where / name for name in sorted({*names.values()})]
     if found := sorted(where.glob("*.safetensors")):
         return found
     raise FileNotFoundError(f"{where} has no files of safetensors, and not one of GGUF")
@@ -177,13 +199,15 @@ def _parts(where: Path) -> list[Path]:
 
 def _config(folder: Path) -> Mapping[str, Any]:
     if (file := folder / CONFIG).exists():
-        whole = json.loads(file.read_text())
+        whole = safetensors.parsed(file.read_bytes(), str(file))
         for each in (whole, whole.get("text_config") or {}):
             if found := each.get("quantization_config") or each.get("compression_config"):
+                if not isinstance(found, dict):
+                    raise ValueError(f"{file} has a quantization_config that is no object of JSON: {found!r}")
                 return dict(found)
     for name in ALSO:
         if (file := folder / name).exists():
-            found = json.loads(file.read_text())
+            found = safetensors.parsed(file.read_bytes(), str(file))
             method = "awq" if "w_bit" in found or "zero_point" in found else "gptq"
             return {"quant_method": method, **found}
     return {}

@@ -70,6 +70,8 @@ def _words(name: str, tensors: Tensors, args: Mapping[str, Any]) -> Weight:
     outputs, inputs = (int(x) for x in np.asarray(tensors["weight_shape"]).ravel()[-2:])
     if words.ndim != 2 or words.shape != (outputs, -(-inputs * bits // WORD)):
         raise ValueError(f"{name} has words {words.shape} for {outputs} outputs and {inputs} inputs of {bits} bits")
+    if scales.size != 1 and scales.shape[:1] != (outputs,):
+        raise ValueError(f"{name} has scales {scales.shape} for {outputs} outputs")
     scales = scales.reshape(1, 1) if scales.size == 1 else scales.reshape(outputs, -1)
     middle = np.uint8(1 << (bits - 1))
     codes = unpacked(words, bits, inputs)
@@ -80,6 +82,8 @@ def _words(name: str, tensors: Tensors, args: Mapping[str, Any]) -> Weight:
         zeros = unpacked(zeros.T, bits, outputs).T if zeros.dtype == np.int32 else zeros.view(np.uint8) + middle
         zeros = (np.ascontiguousarray(zeros).reshape(scales.shape) - middle).view(np.int8)
     if index is not None and index.size and (index >= 0).all():
+        if index.size != inputs:
+            raise ValueError(f"weight_g_idx has {index.size} inputs, and weight_packed has {inputs}")
         order = order_of(name, np.asarray(index), group or inputs)
         codes = codes if order is None else codes[:, order]
     signed = codes - middle

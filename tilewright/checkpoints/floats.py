@@ -9,7 +9,8 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -26,21 +27,34 @@ def number(x: Array) -> float:
     return float(np.asarray(x, np.float32).reshape(()))
 
 
-def scaled(name: str, elements: Array, scales: Array, source: str, block: Sequence[int] | None = None,
+def sides(name: str, block: Any) -> tuple[int, int]:
+    """The outputs and inputs of a block. ValueError for what are no two whole numbers."""
+    if isinstance(block, str) and re.fullmatch(r"\d+x\d+", block):        # as compressed-tensors may write it
+        block = [int(n) for n in block.split("x")]
+    if not isinstance(block, (list, tuple)) or [type(n) for n in block] != [int, int] or min(block) < 1:
+        raise ValueError(f"{name} has blocks of {block!r}, not of two whole numbers, 1 or more")
+    return block[0], block[1]
+
+
+def scaled(name: str, elements: Array, scales: Array, source: str, block: Any = None,
            zeros: Array | None = None) -> Weight:
     """Elements [outputs, inputs] and scales: one, one for each output, for groups of inputs, or, with `block`, for
     blocks of outputs and inputs, which are repeated for each output."""
     outputs, inputs = elements.shape
-    if scales.size in (1, outputs):
+    if scales.shape in ((), (1,), (outputs,)):
         scales = scales.reshape(-1, 1)
+    if scales.ndim != 2 or not scales.size:
+        raise ValueError(f"{name} has scales {scales.shape} for a weight {elements.shape}")
     rows, columns = scales.shape
-    group = 0 if columns == 1 else block[1] if block else -(-inputs // columns)
-    tall = 1 if rows in (1, outputs) else block[0] if block else -(-outputs // rows)
+    whole = block is None or scales.shape in ((1, 1), (outputs, 1))
+    tall, wide = (-(-outputs // rows), -(-inputs // columns)) if whole else sides(name, block)
+    if scales.shape != (-(-outputs // tall), -(-inputs // wide)):
+        raise ValueError(f"{name} has scales {scales.shape} for a weight {elements.shape} in blocks of {tall} outputs "
+                         f"and {wide} inputs")
+    group, tall = 0 if columns == 1 else wide, 1 if rows == 1 else tall
     if zeros is not None:
         zeros = None if not zeros.any() else np.repeat(zeros.reshape(rows, columns), tall, 0)[:outputs]
     scales = scales if tall == 1 else np.repeat(scales, tall, 0)[:outputs]
-    if scales.shape[0] not in (1, outputs) or columns not in (1, -(-inputs // (group or inputs))):
-        raise ValueError(f"{name} has scales {scales.shape} for a weight {elements.shape}")
     return Weight(Scaled(elements, scales, zeros, group), None, source)
 
 

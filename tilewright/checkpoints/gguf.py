@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 import re
 import struct
@@ -21,7 +22,7 @@ from tilewright.checkpoints import blocks
 from tilewright.checkpoints.record import Array, Weight
 from tilewright.checkpoints.safetensors import mapped
 
-MAGIC, ALIGNMENT, AXES = b"GGUF", 32, 8
+MAGIC, ALIGNMENT, AXES, MOST_ALIGNMENT = b"GGUF", 32, 8, 1 << 20
 VERSIONS = 2, 3
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 TEXT, LIST = 8, 9
@@ -103,9 +104,12 @@ def _load(path: Path) -> tuple[dict[str, Stored], dict[str, Any]]:
             if axes > AXES:
                 raise ValueError(f"{path} has a tensor of {axes} axes")
             entries.append((name, read.numbers(f"{axes}Q"), *read.numbers("IQ")))
-    except struct.error as error:
+    except (struct.error, RecursionError) as error:
         raise ValueError(f"{path} is no complete file of GGUF: {error}") from None
-    data = -(-read.at // (alignment := int(metadata.get("general.alignment", ALIGNMENT)))) * alignment
+    alignment = metadata.get("general.alignment", ALIGNMENT)
+    if type(alignment) is not int or not 0 < alignment <= MOST_ALIGNMENT:
+        raise ValueError(f"{path} has general.alignment {alignment!r}, which must be 1 to {MOST_ALIGNMENT}")
+    data = -(-read.at // alignment) * alignment
     return {name: _stored(path, memory, data + offset, name, lengths, type)
             for name, lengths, type, offset in entries}, metadata
 
@@ -121,7 +125,7 @@ def _stored(path: Path, memory: mmap.mmap, at: int, name: str, lengths: tuple[in
         if not shape or shape[-1] % numbers:
             raise ValueError(f"tensor {name} of {path} is {kind} {shape}, and blocks have {numbers} numbers")
         row = shape[-1] // numbers * bytes
-    rows = int(np.prod(shape[:-1], dtype=np.int64))
-    if at + rows*row > len(memory):
+    rows = math.prod(shape[:-1])
+    if at + rows*row > len(memory) or max(shape, default=0) > len(memory):
         raise ValueError(f"tensor {name} of {path} ends behind the file, which is not complete")
     return Stored(name, kind, shape, np.frombuffer(memory, np.uint8, rows*row, at).reshape(*shape[:-1], row))

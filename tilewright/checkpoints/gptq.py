@@ -39,8 +39,12 @@ def weight(name: str, tensors: Tensors, config: Mapping[str, Any]) -> Weight:
     zeros = unpacked(qzeros, bits, outputs).T
     if layout == "gptq":
         zeros = zeros + np.uint8(1) & np.uint8((1 << bits) - 1)
+    if codes.shape[0] != outputs:
+        raise ValueError(f"qweight has {codes.shape[0]} outputs, and scales have {outputs}")
     order = None
     if (index := tensors.get("g_idx")) is not None and index.size:
+        if index.size != inputs:
+            raise ValueError(f"g_idx has {index.size} inputs, and qweight has {inputs}")
         order = order_of(name, np.asarray(index), group)
         codes = codes if order is None else codes[:, order]
     return Weight(scaled(codes, bits, np.ascontiguousarray(scales.T), zeros, group if groups > 1 else 0), order,
@@ -50,6 +54,8 @@ def weight(name: str, tensors: Tensors, config: Mapping[str, Any]) -> Weight:
 def order_of(name: str, index: Array, group: int) -> NDArray[np.int64] | None:
     """The inputs by groups, of which each input says its own; None if they lie so. ValueError for groups that are
     shorter than others, but for the last."""
+    if index.ndim != 1 or index.dtype.kind not in "iu" or (index.size and index.min() < 0):
+        raise ValueError(f"{name} has groups of inputs {index.dtype} {index.shape}, not a group, 0 or more, for each")
     order = np.argsort(index, kind="stable")
     if not np.array_equal(index[order], np.arange(len(index)) // group):
         counts = np.bincount(index)

@@ -14,7 +14,10 @@ WORD = 32
 
 
 def unpacked(words: Array, bits: int, count: int) -> NDArray[np.uint8]:
-    """`count` numbers of so many bits along the last axis of int32 [..., words], as uint8."""
+    """`count` numbers of so many bits along the last axis of int32 [..., words], as uint8. ValueError for others."""
+    if words.dtype.kind not in "iu" or words.dtype.itemsize != 4 or words.shape[-1] != -(-count * bits // WORD):
+        raise ValueError(f"{count} numbers of {bits} bits must be in {-(-count * bits // WORD)} words of int32, not "
+                         f"{words.dtype} {words.shape}")
     rows = np.ascontiguousarray(words).view(np.uint8)
     if bits == 8:
         return rows[..., :count]
