@@ -22,7 +22,7 @@ import pytest
 
 from tests.doubles.fake_device import HANDLES, FakeDevice, recorded
 from tilewright.ir.types import Pointer, TensorMap, Texture
-from tilewright.targets.tensor_maps import ELEMENTS, Mapped, Tile, TiledMap
+from tilewright.targets.tensor_maps import ELEMENTS, ImageMap, Mapped, Tile, TiledMap
 
 real = pytest.importorskip("cuda.bindings.driver")
 
@@ -55,6 +55,8 @@ ENTRIES: dict[str, tuple[tuple[Any, ...], Any]] = {
     "cuStreamIsCapturing": ((POINTER, POINTER), ctypes.c_int),
     "cuStreamGetId": ((POINTER, POINTER), ctypes.c_uint64),
     "cuTensorMapEncodeTiled": ((POINTER, NUMBER, NUMBER, *(POINTER,) * 5, *(NUMBER,) * 4), None),
+    "cuTensorMapEncodeIm2col": ((POINTER, NUMBER, NUMBER, *(POINTER,) * 5, NUMBER, NUMBER, POINTER, *(NUMBER,) * 4),
+                                None),
 }
 
 
@@ -317,22 +319,34 @@ class Functions:
         self.textures[handle] = int(linear.devPtr), int(linear.sizeInBytes)
         return handle
 
-    def encoded(self: Any, to: int, element: int, rank: int, address: int, dims: int, strides: int, box: int,
-                steps: int, interleave: int, swizzle: int, l2: int, fill: int) -> int:
-        """cuTensorMapEncodeTiled by its address. The map itself is the number of what it stands for."""
+    def encoded(self: Any, to: int, element: int, rank: int, address: int, dims: int, strides: int, *more: int) -> int:
+        """cuTensorMapEncodeTiled or, with four arguments more, cuTensorMapEncodeIm2col by its address. The map itself
+        is the number of what it stands for."""
         if not self.contexts:
             return int(real.CUresult.CUDA_ERROR_INVALID_CONTEXT)
         names = {f"CU_TENSOR_MAP_DATA_TYPE_{theirs}": ours for ours, (theirs, _) in ELEMENTS.items()}
+        *shape, steps, interleave, swizzle, l2, fill = more
         assert to % 64 == interleave == 0
 
         def numbers(at: int, count: int, t: Any) -> tuple[int, ...]:
             return tuple((t * count).from_address(at))
         apart = numbers(steps, rank, ctypes.c_uint32)
-        tile = Tile(names[real.CUtensorMapDataType(element).name], numbers(box, rank, ctypes.c_uint32),
-                    (0, 32, 64, 128)[swizzle], apart if any(step != 1 for step in apart) else ())
-        described = TiledMap(tile, numbers(dims, rank, ctypes.c_uint64), numbers(strides, rank - 1, ctypes.c_uint64),
-                             (0, 64, 128, 256)[l2], bool(fill))
-        self.log.append(("cuTensorMapEncodeTiled", (described, address)))
+        extents = numbers(dims, rank, ctypes.c_uint64), numbers(strides, rank - 1, ctypes.c_uint64)
+        kind, pattern, fetched = names[real.CUtensorMapDataType(element).name], (0, 32, 64, 128)[swizzle], (
+            0, 64, 128, 256)[l2]
+        described: Any
+        if len(shape) == 1:
+            tile = Tile(kind, numbers(shape[0], rank, ctypes.c_uint32), pattern,
+                        apart if any(step != 1 for step in apart) else ())
+            described = TiledMap(tile, *extents, fetched, bool(fill))
+        else:
+            first, last = (numbers(x, 2, ctypes.c_int) for x in shape[:2])
+            assert first == (0, 0)
+            assert apart[::3] == (1, 1)
+            assert not fill
+            tile = Tile(kind, (shape[2], shape[3]), pattern, images=True)
+            described = ImageMap(tile, *extents, last, apart[1:3], fetched)
+        self.log.append((f"cuTensorMapEncode{'Im2col' if tile.images else 'Tiled'}", (described, address)))
         if [*tile.violations(), *described.violations(address)]:
             return int(INVALID)
         self.maps.append(Mapped(described, address))
@@ -469,7 +483,7 @@ def _entry(fake: FakeDriver, name: str) -> Any:
     def called(*args: Any) -> int:
         given = [x or 0 for i, x in enumerate(args) if i != to or not result]  # ctypes has None for a null pointer
         try:
-            if name == "cuTensorMapEncodeTiled":
+            if name.startswith("cuTensorMapEncode"):
                 return Functions.encoded(fake, *given)
             status, *found = getattr(fake, name)(*given)
         except Exception:

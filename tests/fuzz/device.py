@@ -51,7 +51,7 @@ SIMULATED = "TILEWRIGHT_FUZZ_SIMULATED"  # in the environment of processes that 
 
 @cache
 def kinds() -> dict[str, Any]:
-    from tests.fuzz import gpu_attention, gpu_kinds, gpu_layers, gpu_weights  # noqa: F401  (which add theirs)
+    from tests.fuzz import gpu_attention, gpu_kinds, gpu_layers, gpu_weights, gpu_windows  # noqa: F401  (add theirs)
 
     return gpu_kinds.KINDS
 

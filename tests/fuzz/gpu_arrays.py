@@ -113,7 +113,7 @@ def place(on: Any, values: np.ndarray, order: str = "n", pad: int = 0, shift: in
     strides, stride = [0] * values.ndim, step
     for place, axis in enumerate(reversed(axes)):
         strides[axis] = stride
-        stride = stride * max(shape[axis], 1) + (pad, apart, 0, 0)[place]
+        stride = stride * max(shape[axis], 1) + (pad, apart, 0, 0, 0, 0)[place]
     span = sum((n - 1) * s for n, s in zip(shape, strides)) + 1 if values.size else 0
     begin = MARGIN + shift * size
     whole = np.full(begin + span * size + MARGIN + size, GAP, np.uint8)

@@ -106,3 +106,29 @@ def test_windows_at_random(monkeypatch, seed):
     tw.einsum(subscripts, on.array(view), on.array(y), out=on.array(result))
     on.finish()
     np.testing.assert_array_equal(result, want)
+
+
+# n, h, w, c, rows and columns of the kernel, steps, dilation, outputs
+IMAGES = [(3, 9, 12, 64, 3, 3, 1, 1, 72), (1, 23, 19, 128, 2, 3, 2, 1, 40), (2, 14, 13, 64, 3, 1, 1, 2, 24),
+          (2, 17, 16, 192, 1, 2, 3, 1, 8), (2, 6, 4, 192, 3, 3, 2, 1, 8)]
+
+
+@pytest.mark.parametrize(("shape", "subscripts"), [
+    *zip(IMAGES, ["nhwrtc,rtco->nhwo", "nhwrtc,ortc->nohw"] * 2), (IMAGES[-1], "nhwrtc,rtco->wnoh")], ids=str)
+def test_windows_by_tensor_maps_of_images(monkeypatch, shape, subscripts):
+    """Hopper's kernel: images on edges of tiles, of a batch, steps, dilations, k that is no multiple of a tile's."""
+    n, h, w, c, r, t, step, dilation, o = shape
+    rng = np.random.default_rng(0)
+    x = aligned(rng.integers(-3, 4, (n, h, w, c)).astype(np.float16))
+    a, b, d, e = x.strides
+    high, wide = ((size - (taps - 1) * dilation - 1) // step + 1 for size, taps in ((h, r), (w, t)))
+    view = as_strided(x, (n, high, wide, r, t, c), (a, b * step, d * step, b * dilation, d * dilation, e))
+    y = aligned(rng.integers(-3, 4, (r, t, c, o) if "rtco" in subscripts else (o, r, t, c)).astype(np.float16))
+    want = np.einsum(subscripts, view.astype(np.float64), y.astype(np.float64))
+    on = machine(monkeypatch, "sm_90a")
+    monkeypatch.setattr("tilewright.compiled.gathered.BY_WARPS", ())
+    result = aligned(np.full(want.shape, 9, np.float16))
+    tw.einsum(subscripts, on.array(view), on.array(y), out=on.array(result))
+    on.finish()
+    np.testing.assert_array_equal(result, want.astype(np.float16))
+    assert any("_windows_" in str(x[0]) for x in on.machine.launches)

@@ -1,12 +1,15 @@
 """Kernels for an operand that tables describe: those of a contiguous one, whose plan they have, with the tables
-(kernels/nvidia/gathered.py)."""
+(kernels/nvidia/gathered.py), or by wgmma with a tensor map of the images whose windows it is (wgmma_windows.py)."""
 from __future__ import annotations
 
+from math import gcd
 from typing import Any
 
 from tilewright.compiled.nvidia import NvidiaKernel
 from tilewright.plans import gpu
 from tilewright.plans.gpu_shape import GpuShape
+from tilewright.plans.nvidia_plan import NvidiaPlan
+from tilewright.plans.wgmma_rules import SWIZZLED
 from tilewright.problem import Gemm
 from tilewright.targets.nvidia import GpuTarget
 
@@ -15,18 +18,29 @@ BY_WARPS = "simt", "dmma", "mma"        # algorithms whose copies are of vectors
 
 class GatheredKernel(NvidiaKernel):
     """`role`: the operand that the tables describe, "a" or "b"."""
-    pointers = ("rows", "steps")
     role = "a"
+
+    @property
+    def pointers(self) -> tuple[str, ...]:
+        """Parameters that are addresses of tables."""
+        return ("rows", "steps") if self.plan.algorithm in BY_WARPS else ()
 
     @property
     def options(self) -> dict[str, Any]:
         return super().options | {"GATHERED": self.role}
 
 
-def kernel(problem: Gemm, target: GpuTarget, shape: GpuShape, role: str) -> GatheredKernel:
-    """The kernel by the plan that is expected to be fastest for operands of this shape."""
+def kernel(problem: Gemm, target: GpuTarget, shape: GpuShape, role: str, channels: int = 0) -> GatheredKernel:
+    """The kernel by the plan that is expected to be fastest for operands of this shape. `channels`: of images whose
+    windows the operand is; 0: it is none."""
     tiled = shape._replace(m=max(shape.m, 2), n=max(shape.n, 2))        # of one row planners have gemv alone
-    plan = next(p for p in gpu.ranked(tiled, target) if p.algorithm in BY_WARPS and not p.split and not p.passes(tiled))
+
+    def possible(p: NvidiaPlan) -> bool:
+        if p.split or p.passes(tiled):
+            return False
+        row = gcd(p.cta_k * tiled.bits[0] // 8, SWIZZLED) * 8 // tiled.bits[0]      # of a block of a tile
+        return p.algorithm in BY_WARPS or (p.algorithm == "wgmma" and channels > 0 and channels % row == 0)
+    plan = next(filter(possible, gpu.ranked(tiled, target)))
     found = GatheredKernel(problem, target, plan)
     found.role = role
     return found

@@ -64,7 +64,8 @@ def manifest(function: Function, target: Target, grid: Sequence[int | str] | Non
         if isinstance(t, Pointer):
             row |= {"type": "ptr", "size": size, "element": str(t.element)}
         elif isinstance(t, TensorMap):
-            row |= {"type": str(t), "size": size, "tile": asdict(t.tile)}
+            tile = {name: x for name, x in asdict(t.tile).items() if name != "images" or x}
+            row |= {"type": str(t), "size": size, "tile": tile}
         else:
             row |= {"type": str(t), "size": size}
         arguments.append(row)
@@ -85,4 +86,4 @@ def _tile(row: Mapping[str, Any]) -> Tile | None:
     if "tile" not in row:
         return None
     tile = row["tile"]
-    return Tile(tile["element"], tuple(tile["box"]), tile["swizzle"], tuple(tile["steps"]))
+    return Tile(tile["element"], tuple(tile["box"]), tile["swizzle"], tuple(tile["steps"]), tile.get("images", False))

@@ -89,6 +89,7 @@ class TensorMap:
     swizzle: int = 0
     steps: tuple[int, ...] = ()
     rounded: str = ""               # "tf32": loads round f32 to nearest, ties to even
+    images: bool = False
     is_float = False
 
     def __post_init__(self) -> None:
@@ -97,7 +98,7 @@ class TensorMap:
 
     @property
     def tile(self) -> Tile:
-        return Tile(self.rounded or str(self.element), self.box, self.swizzle, self.steps)
+        return Tile(self.rounded or str(self.element), self.box, self.swizzle, self.steps, self.images)
 
     def __str__(self) -> str:
         return str(self.tile)

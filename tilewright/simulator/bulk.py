@@ -19,7 +19,7 @@ from tilewright.ir.types import TensorMap
 from tilewright.simulator import proxy
 from tilewright.simulator.proxy import PIECE, Offsets
 from tilewright.simulator.report import Fault
-from tilewright.targets.tensor_maps import Mapped, TiledMap
+from tilewright.targets.tensor_maps import ImageMap, Mapped, TiledMap
 
 if TYPE_CHECKING:
     from tilewright.ir.program import Line, Op
@@ -46,7 +46,7 @@ class Store:
 class Bulk:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
-        self.maps: list[tuple[TiledMap, int]] = []      # arguments, and where their tensors begin
+        self.maps: list[tuple[TiledMap | ImageMap, int]] = []      # arguments, and where their tensors begin
 
     def begin(self) -> None:
         """Others run now."""
@@ -139,7 +139,7 @@ class Bulk:
         return sorted((int(lane), address) for address, lanes in barriers for lane in lanes)
 
     def _box(self, gang: Gang, node: Op, map: Any, coordinates: Any,
-             lane: int) -> tuple[TiledMap, int, Offsets, NDArray[np.bool_]]:
+             lane: int) -> tuple[TiledMap | ImageMap, int, Offsets, NDArray[np.bool_]]:
         """A lane's map, where its tensor begins, and the elements of the box at these coordinates that there are. Where
         the first coordinate is no multiple of 16 bytes, an H100 stops with "illegal instruction"."""
         tiled, base = self.maps[int(_of(map, lane))]

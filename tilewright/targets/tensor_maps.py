@@ -1,11 +1,11 @@
 """Tensor maps: what bulk copies know of a tensor in global memory whose tiles they move (TMA).
 
 A kernel declares a parameter `ir.TensorMap` with a `Tile`: what must be known when it is recorded. A launch passes a
-`TiledMap`, 128 bytes by value, that says the rest: the driver encodes it on a device
+`TiledMap`, or of images an `ImageMap`, 128 bytes by value, that says the rest: the driver encodes it on a device
 (`runtime.cuda.module.tensor_map`), the simulator reads it as it is.
 
-Source: CUDA Driver API, cuTensorMapEncodeTiled,
-https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TENSOR__MEMORY.html
+Source: CUDA Driver API, cuTensorMapEncodeTiled and cuTensorMapEncodeIm2col,
+https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TENSOR__MEMORY.html; PTX ISA, im2col mode
 """
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ ELEMENTS = {"i8": ("UINT8", 1), "i16": ("UINT16", 2), "i32": ("INT32", 4), "i64"
             "bf16": ("BFLOAT16", 2), "f32": ("FLOAT32", 4), "tf32": ("TFLOAT32", 4), "f64": ("FLOAT64", 8)}
 SWIZZLES, PROMOTIONS = (0, 32, 64, 128), (0, 64, 128, 256)
 DIMENSIONS, EXTENT, STEP, PIECE, TILE_ALIGN = 5, 256, 8, 16, 128
+IMAGE = 4                       # dimensions of images: channels, columns, rows, images
+CORNERS = range(-128, 128)      # where the first and the last pixel of images may be, from the edges
 
 
 @dataclass(frozen=True)
@@ -32,11 +34,14 @@ class Tile:
     box      extents in the tensor, of the contiguous dimension first
     swizzle  bytes (128, 64, 32) of the rows in shared memory whose 16-byte pieces are permuted; 0: they are not
     steps    along each dimension, from one element that is moved to the next; none given: 1
+    images   the tensor has images [images, rows, columns, channels], and the box is (channels, pixels): pixels that
+             follow each other, along rows, from row to row, and from image to image, as `ImageMap` says
     """
     element: str
     box: tuple[int, ...]
     swizzle: int = 0
     steps: tuple[int, ...] = ()
+    images: bool = False
 
     def violations(self) -> Iterator[str]:
         """What a device cannot do, in sentences."""
@@ -52,6 +57,8 @@ class Tile:
             yield f"steps are one from 1 to {STEP} for each dimension, not {self.steps}"
         elif self.steps and self.steps[0] != 1:
             yield f"the step of the contiguous dimension is 1, not {self.steps[0]}"
+        if self.images and (len(self.box) != 2 or self.steps):
+            yield f"a tile of images has channels and pixels and no steps, not {self.box}, {self.steps}"
         if self.swizzle not in SWIZZLES:
             yield f"a swizzle is of {', '.join(map(str, SWIZZLES))} bytes, not {self.swizzle}"
         row = self.box[0] * self.item
@@ -59,6 +66,12 @@ class Tile:
             yield f"a row of a tile has a multiple of {PIECE} bytes, not {row}"
         if self.swizzle and row > self.swizzle:
             yield f"a row of a tile has at most the {self.swizzle} bytes of its swizzle, not {row}"
+
+    @property
+    def coordinates(self) -> int:
+        """How many numbers say which tile a copy moves: one for each dimension of the tensor; of images also the offset
+        of a window's column and of its row, which all pixels have."""
+        return IMAGE + 2 if self.images else len(self.box)
 
     @property
     def item(self) -> int:
@@ -82,7 +95,7 @@ class Tile:
 
     def __str__(self) -> str:
         swizzle = f", swizzled by {self.swizzle} bytes" if self.swizzle else ""
-        return f"map of {'x'.join(map(str, self.box))} {self.element}{swizzle}"
+        return f"map of {'x'.join(map(str, self.box))} {self.element}{' of images' * self.images}{swizzle}"
 
 
 @dataclass(frozen=True)
@@ -161,8 +174,66 @@ class TiledMap:
 
 
 @dataclass(frozen=True)
+class ImageMap:
+    """The arguments of cuTensorMapEncodeIm2col, without the address: images whose pixels are copied with a window's
+    offset, so that the rows of a convolution's matrix of windows come as they are multiplied.
+
+    dims      channels, columns, rows, images
+    strides   bytes between neighbouring columns, rows, images
+    last      (column, row) of the last pixel, from the last column and row on: 0 or less where windows end inside
+    steps     (columns, rows) from a pixel to the next one
+    l2        bytes that L2 fetches at least
+    """
+    tile: Tile
+    dims: tuple[int, int, int, int]
+    strides: tuple[int, int, int]
+    last: tuple[int, int] = (0, 0)
+    steps: tuple[int, int] = (1, 1)
+    l2: int = 128
+    nan = False
+
+    @property
+    def pixels(self) -> tuple[int, int]:
+        """Pixels in a row, and rows of them in an image: what a convolution's result has."""
+        columns, rows = ((size - 1 + last) // step + 1 for size, last, step in zip(self.dims[1:3], self.last,
+                                                                                  self.steps))
+        return columns, rows
+
+    def violations(self, address: int = 0) -> Iterator[str]:
+        """Why a device refuses it for images at this address, in sentences."""
+        if not self.tile.images:
+            yield "its tile is not of images"
+        yield from TiledMap(Tile(self.tile.element, (1,) * IMAGE), self.dims, self.strides, self.l2).violations(address)
+        if any(x not in CORNERS for x in self.last) or min(self.pixels) < 1:
+            yield f"the last pixel is less than 128 before or behind an edge, not {self.last} of {self.dims}"
+        if any(not 1 <= step <= STEP for step in self.steps):
+            yield f"steps are one from 1 to {STEP} along columns and rows, not {self.steps}"
+
+    def check(self, address: int = 0) -> None:
+        """ValueError if a device refuses it."""
+        if why := [*self.tile.violations(), *self.violations(address)]:
+            raise ValueError(f"{self.tile}: {'; '.join(why)}")
+
+    def elements(self, at: tuple[int, ...]) -> tuple[Any, Any]:
+        """The elements of the tile at these coordinates (channel, column, row, image, and a window's offset along
+        columns and rows), a row for each pixel: where they are, in bytes from the images on, and which of them there
+        are."""
+        channel, column, row, image, *offsets = at
+        (wide, high), (right, down) = self.pixels, self.steps
+        place = (image * high + row // down) * wide + column // right + np.arange(self.tile.box[1])
+        x = place % wide * right + offsets[0]
+        y = place // wide % high * down + offsets[1]
+        z = place // (wide * high)
+        inside = np.logical_and.reduce([(0 <= i) & (i < n) for i, n in zip((x, y, z), self.dims[1:])])
+        channels = channel + np.arange(self.tile.box[0])
+        where: Any = sum(i.astype(np.int64) * n for i, n in zip((x, y, z), self.strides))
+        return (where[:, None] + channels * self.tile.item,
+                inside[:, None] & (channels >= 0) & (channels < self.dims[0]))
+
+
+@dataclass(frozen=True)
 class Mapped:
     """An array (or what the simulator's memory has at an address) with a map of it, as an argument of a simulated
     kernel; an array alone is mapped by `TiledMap.from_array`."""
-    map: TiledMap
+    map: TiledMap | ImageMap
     tensor: Any

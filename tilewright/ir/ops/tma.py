@@ -27,6 +27,7 @@ import numpy as np
 from tilewright.ir.ops.core import Operation, by_machine
 from tilewright.ir.types import Pointer, TensorMap, bf16, f16, f32, i16, i32, i64
 from tilewright.ir.values import Value
+from tilewright.targets.tensor_maps import IMAGE
 
 if TYPE_CHECKING:
     from tilewright.ir.builder import Kernel
@@ -52,11 +53,15 @@ def _coordinates(rank: int, first: int) -> str:
 
 
 @cache
-def _load(rank: int, multicast: bool, policy: bool) -> Operation:
-    """Takes a destination, the map, the mbarrier, coordinates, a mask of the cluster's CTAs, and an L2 policy."""
-    name = f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+def _load(count: int, images: bool, multicast: bool, policy: bool) -> Operation:
+    """Takes a destination, the map, the mbarrier, `count` coordinates (of images the last two are a window's offsets),
+    a mask of the cluster's CTAs, and an L2 policy."""
+    rank = IMAGE if images else count
+    name = (f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.{'im2col' if images else 'tile'}"
+            ".mbarrier::complete_tx::bytes")
     name += ".multicast::cluster" * multicast + ".L2::cache_hint" * policy
-    more = "".join(f", ${3 + rank + e}" for e in range(multicast + policy))
+    more = f", {_coordinates(count - rank, 3 + rank)}" * images
+    more += "".join(f", ${3 + count + e}" for e in range(multicast + policy))
     return _effect(name, f"{name} [$0], [$1, {_coordinates(rank, 3)}], [$2]{more};", "load", multicast, policy)
 
 
@@ -116,14 +121,15 @@ def load(k: Kernel, smem: Value, map: Value, at: Sequence[Any], mbarrier: Value,
     coordinates, last = _checked(k, smem, map, at), () if policy is None else (policy,)
     if policy is not None and policy.type != i64:
         raise TypeError(f"a policy of L2 is the i64 of k.l2_policy(), not {policy.type}")
+    images = map.type.images
     if ctas is None:
-        k._effect(_load(len(coordinates), False, bool(last)), smem, map, mbarrier, *coordinates, *last)
+        k._effect(_load(len(coordinates), images, False, bool(last)), smem, map, mbarrier, *coordinates, *last)
         return
     if k.function.ctas_cluster == 1:
         raise SyntaxError(f"a copy for several CTAs is for clusters, and {k.function.name} has none: "
                           "Kernel(cluster=(x, y, z))")
     mask = k.cast(ctas, i16) if isinstance(ctas, Value) else k.constant(i16, ctas)
-    k._effect(_load(len(coordinates), True, bool(last)), smem, map, mbarrier, *coordinates, mask, *last)
+    k._effect(_load(len(coordinates), images, True, bool(last)), smem, map, mbarrier, *coordinates, mask, *last)
 
 
 def l2_policy(k: Kernel, priority: str) -> Value:
@@ -138,6 +144,8 @@ def tma_store(k: Kernel, map: Value, at: Sequence[Any], smem: Value, add: bool =
     """The active thread has a tile in shared memory stored at these coordinates of a tensor, the contiguous one first,
     or added to what is there. It reads until a `bulk_wait` of the thread is over."""
     coordinates = _checked(k, smem, map, at)
+    if map.type.images:
+        raise TypeError("a tile of images is loaded, not stored")
     if add and map.type.element not in ADDED:
         raise TypeError(f"a copy adds {', '.join(str(t) for t in ADDED)}, not {map.type.element}")
     k._effect(_store(len(coordinates), add), smem, map, *coordinates)
@@ -176,6 +184,8 @@ def _checked(k: Kernel, smem: Value, map: Value, at: Sequence[Any]) -> list[Valu
         raise TypeError(f"a tile is copied by a parameter that is a TensorMap, not {map.type}")
     if not isinstance(smem.type, Pointer) or smem.type.space != "shared":
         raise TypeError(f"a tile is copied between global and shared memory, not {smem.type}")
-    if len(at) != len(map.type.box):
-        raise ValueError(f"a {map.type} has {len(map.type.box)} coordinates, got {len(at)}")
-    return [k._value(x, i32) for x in at]
+    tile = map.type.tile
+    if len(at) != tile.coordinates:
+        raise ValueError(f"a {map.type} has {tile.coordinates} coordinates, got {len(at)}")
+    return [k._value(x, i32) if d < IMAGE or not tile.images else k.cast(k._value(x, i32), i16)
+            for d, x in enumerate(at)]

@@ -59,6 +59,7 @@ from tilewright.kernels.gpu.split_k import finish_by_warp
 from tilewright.kernels.gpu.transform import Transform
 from tilewright.kernels.gpu.work import arguments
 from tilewright.kernels.narrow import memory_type
+from tilewright.kernels.nvidia import wgmma_windows
 from tilewright.kernels.nvidia.result import Copied
 from tilewright.kernels.nvidia.transposed_result import TransposedCopy
 from tilewright.kernels.nvidia.wgmma_exchange import Exchange
@@ -77,8 +78,8 @@ ALL_OF_K = 1 << 30      # steps of k, that are in no group
 REGISTERS = {2: (232, 40), 3: (160, 32)}                    # of math and of loads, by the number of warpgroups
 
 
-def emit_wgmma_gemm(shape: GpuShape, plan: NvidiaPlan, ARCH: str = "sm_90a", WHEN: str = "", GROUPED: str = ""
-                    ) -> Function:
+def emit_wgmma_gemm(shape: GpuShape, plan: NvidiaPlan, ARCH: str = "sm_90a", WHEN: str = "", GROUPED: str = "",
+                    GATHERED: str = "") -> Function:
     """C[m, n] = alpha * A @ B + beta * C, row-major; beta = 0 never reads C. m, n, k are at least 1.
 
     Parameters: m, n, k, alpha, maps of A and B with the boxes of `SmemTile.map`, beta, c, ldc, with store=tma a map of
@@ -92,19 +93,21 @@ def emit_wgmma_gemm(shape: GpuShape, plan: NvidiaPlan, ARCH: str = "sm_90a", WHE
 
     Operands that are terms (rewrite.py) are several matrices, which are a dimension of their maps behind rows and
     columns. Without `promote` the instruction adds up all of k; it truncates as it does so, and keeps about 14 bits of
-    products of fp8. WHEN: see work.arguments. GROUPED: "m": offsets divide the rows of A (gpu/groups.py).
+    products of fp8. WHEN: see work.arguments. GROUPED: "m": offsets divide the rows of A (gpu/groups.py). GATHERED: the
+    operand, "a" or "b", that is windows of images: its map is of these, and the parameters are wgmma_windows.py's, too.
     """
     s, p = shape, plan
     planes = TERMS[p.split].count if p.split else 0
     a, b = (SmemTile(BYTE if format.endswith(HALVES) else format, along_k, extent,
-                     p.cta_k // 2 if format.endswith(HALVES) else p.cta_k, share, s.batch != 1, planes)
-            for format, along_k, extent, share in (
-                (prologues.stored(s.a, s.prologue_a), s.layout[0] == "n", p.cta_m, p.cluster_n),
-                (prologues.stored(s.b, s.prologue_b), s.layout[1] == "t", p.cta_n, p.cluster_m)))
+                     p.cta_k // 2 if format.endswith(HALVES) else p.cta_k, share, s.batch != 1, planes,
+                     role == GATHERED)
+            for role, format, along_k, extent, share in (
+                ("a", prologues.stored(s.a, s.prologue_a), s.layout[0] == "n", p.cta_m, p.cluster_n),
+                ("b", prologues.stored(s.b, s.prologue_b), s.layout[1] == "t", p.cta_n, p.cluster_m)))
     rows, columns = (b, a) if p.swap else (a, b)                        # of instructions
     atom = Wgmma(columns.EXTENT // p.parts, *((s.b, s.a) if p.swap else (s.a, s.b)), p.sums(s),
                  None if by_registers(p, s) else rows.layout, columns.layout)
-    k, scalar = _kernel(s, p, a, b, WHEN, GROUPED)
+    k, scalar = _kernel(s, p, a, b, WHEN, GROUPED, GATHERED)
     gemm = _Gemm.begun(k, arguments(k, WHEN), s, p, a, b, atom, scalar, GROUPED, ARCH)
     with k.role("math", warps=WARPS*p.warpgroups):
         _Math(gemm).run()
@@ -115,7 +118,8 @@ def emit_wgmma_gemm(shape: GpuShape, plan: NvidiaPlan, ARCH: str = "sm_90a", WHE
     return k.function
 
 
-def _kernel(s: GpuShape, p: NvidiaPlan, a: SmemTile, b: SmemTile, WHEN: str, GROUPED: str) -> tuple[Kernel, Type]:
+def _kernel(s: GpuShape, p: NvidiaPlan, a: SmemTile, b: SmemTile, WHEN: str, GROUPED: str, GATHERED: str
+            ) -> tuple[Kernel, Type]:
     """The kernel with its name and parameters, and the type of sums that CTAs share."""
     sums, terms, blocks = p.sums(s), TERMS[p.split] if p.split else None, SCALE_BLOCKS.get(s.scales, 0)
     copied, batch, scalar = p.store == "tma", s.batch != 1, i32 if sums == "i32" else f32
@@ -128,6 +132,7 @@ def _kernel(s: GpuShape, p: NvidiaPlan, a: SmemTile, b: SmemTile, WHEN: str, GRO
                          Copied.map_type(c, _row(s, p), batch))
     more |= {"batch": i32, "stride_a": i64, "stride_b": i64, "stride_c": i64} if batch else {}
     more |= {"offsets": ptr(i32)} if GROUPED else {}
+    more |= wgmma_windows.PARAMETERS if GATHERED else {}
     more |= auxiliary.parameters(auxiliary.scales(f32 if s.scales else None, blocks), batch)
     more |= {"special": ptr(i32)} if WHEN else {}
     more |= auxiliary.parameters(texts.auxiliary(s.epilogue), batch)
@@ -137,7 +142,7 @@ def _kernel(s: GpuShape, p: NvidiaPlan, a: SmemTile, b: SmemTile, WHEN: str, GRO
              "pingpong": p.pingpong, "swap": p.swap,
              f"t{f'{terms.count}x{terms.count}x{len(terms.pairs)}' if terms else ''}": terms,
              "scaled": s.scales == "rows", f"blocks{blocks}": blocks, "divided": p.divided, f"when_{WHEN}": WHEN,
-             f"groups_{GROUPED}": GROUPED}
+             f"groups_{GROUPED}": GROUPED, f"windows_{GATHERED}": GATHERED}
     name = (f"wgmma_gemm_{s.a}_{s.b}_{s.out}_{sums}_{s.layout}_{p.cta_m}x{p.cta_n}x{p.cta_k}_s{p.stages}"
             f"_g{p.warpgroups}_c{p.cluster_m}x{p.cluster_n}{f'x{p.cluster_k}'*(p.cluster_k > 1)}_v{p.vectors[2]}"
             f"{''.join(f'_{word}' for word, there in words.items() if there)}{fused.suffix(s.epilogue)}"
@@ -198,6 +203,7 @@ class _Gemm:
     def load(self) -> None:
         """The role that copies: one of its threads starts all copies."""
         k, g, p, tiles, ring = self.k, self.g, self.plan, self.tiles, self.ring
+        windows = wgmma_windows.Windows(k, g)
         if p.warpgroups in REGISTERS:
             k.registers(REGISTERS[p.warpgroups][1], more=False)
         first_warp = self.t < GROUP*p.warpgroups + k.warp
@@ -213,7 +219,7 @@ class _Gemm:
                         which = () if matrix is None else (k.select(getattr(g, f"stride_{name}") == 0, 0, matrix),)
                         with k.when((unit.begin + step) % x.SHARE == share) if x.IN_TURN else nullcontext():
                             for to, place in x.boxes(row, (unit.first + step)*x.CTA_K, share):
-                                at = *place, *which
+                                at = windows.coordinates(*place, *which) if x.IMAGES else (*place, *which)
                                 ring.full.load(smem.at(stage, to), getattr(g, name), at, stage, ctas)
 
 

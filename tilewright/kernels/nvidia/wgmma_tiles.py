@@ -30,6 +30,7 @@ class SmemTile:
     SHARE       CTAs of the cluster that have the same tile: each brings its part of every block, or where parts would
                 not be whole repetitions of the swizzle, each in turn brings whole tiles
     PLANES      tiles, one after another, each of a plane of a tensor that has this dimension too; 0: it has none
+    IMAGES      the matrix is the windows of images (wgmma_windows.py)
     """
     FORMAT: str
     along_k: bool
@@ -38,6 +39,7 @@ class SmemTile:
     SHARE: int
     BATCH: bool
     PLANES: int = 0
+    IMAGES: bool = False
 
     @property
     def TYPE(self) -> Type:
@@ -84,9 +86,12 @@ class SmemTile:
 
     @property
     def map(self) -> TensorMap:
-        """The tensor map of the matrix, contiguous dimension first; then planes, then matrices of a batch."""
+        """The tensor map of the matrix, contiguous dimension first; then planes, then matrices of a batch. Or of the
+        images."""
         more = (1,)*(self.PLANES > 0) + (1,)*self.BATCH
         height = self._sides[1] if self.IN_TURN else self._sides[1] // self.SHARE
+        if self.IMAGES:
+            return TensorMap(self.TYPE, (self.ROW, height), self.SWIZZLE, images=True)
         return TensorMap(self.TYPE, (self.ROW, height, *more), self.SWIZZLE, rounded="tf32" * (self.FORMAT == "tf32"))
 
     @property

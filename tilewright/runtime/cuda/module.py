@@ -35,7 +35,7 @@ from tilewright.runtime.gpu.driver import Kept, Owned
 from tilewright.runtime.gpu.launch import MOST_MODULES, Args
 from tilewright.runtime.gpu.memory import Workspaces, handle_of
 from tilewright.targets import GpuTarget
-from tilewright.targets.tensor_maps import ALIGN, BYTES, ELEMENTS, PIECE, TiledMap
+from tilewright.targets.tensor_maps import ALIGN, BYTES, ELEMENTS, PIECE, ImageMap, TiledMap
 
 __all__ = [
     "Block", "CudaError", "CudaFunction", "Device", "Event", "LinearTexture", "Memory", "Module", "Prepared", "Stream",
@@ -155,7 +155,7 @@ class LinearTexture(Owned):
         self.create(on, lambda: int(call("cuTexObjectCreate", what, how, None)))
 
 
-def tensor_map(described: TiledMap, address: int) -> bytes:
+def tensor_map(described: TiledMap | ImageMap, address: int) -> bytes:
     """A tensor map of memory at this address, 128 bytes, as a kernel's TensorMap parameter takes it. ValueError, with
     the reasons, for what no device can do."""
     return TensorMaps(described)(address)
@@ -167,7 +167,7 @@ class TensorMaps:
 
     MOST = 256
 
-    def __init__(self, described: TiledMap, on: Device | None = None) -> None:
+    def __init__(self, described: TiledMap | ImageMap, on: Device | None = None) -> None:
         """`on`: the device of the memory."""
         described.check()
         driver, tile, rank = api(), described.tile, len(described.dims)
@@ -176,17 +176,25 @@ class TensorMaps:
             return int(getattr(getattr(driver, enumeration), f"CU_TENSOR_MAP_{name}"))
         swizzle, l2 = (f"{bytes}B" if bytes else "NONE" for bytes in (tile.swizzle, described.l2))
         filled = "NAN_REQUEST_ZERO_FMA" if described.nan else "NONE"
-        longs, words = ctypes.c_uint64 * rank, ctypes.c_uint32 * rank
+        longs, words, corner = ctypes.c_uint64 * rank, ctypes.c_uint32 * rank, ctypes.c_int * rank
+        pointer, number = ctypes.c_void_p, ctypes.c_uint
+        shape: tuple[Any, ...]
+        types: tuple[Any, ...]
+        steps: tuple[int, ...]
+        if isinstance(described, ImageMap):
+            shape, types = (corner(0, 0), corner(*described.last), *tile.box), (pointer, pointer, number, number)
+            steps, self.name = (1, *described.steps, 1), "cuTensorMapEncodeIm2col"
+        else:
+            shape, types = (words(*tile.box),), (pointer,)
+            steps, self.name = tile.steps or (1,) * rank, "cuTensorMapEncodeTiled"
         self.described, self.device, self.found = described, on or device(), dict[int, bytes]()
         self.before = enumerator("CUtensorMapDataType", f"DATA_TYPE_{ELEMENTS[tile.element][0]}"), rank
-        self.arrays = (longs(*described.dims), longs(*described.strides), words(*tile.box),
-                       words(*tile.steps or (1,) * rank))
+        self.arrays = longs(*described.dims), longs(*described.strides), *shape, words(*steps)
         self.after = (enumerator("CUtensorMapInterleave", "INTERLEAVE_NONE"),
                       enumerator("CUtensorMapSwizzle", f"SWIZZLE_{swizzle}"),
                       enumerator("CUtensorMapL2promotion", f"L2_PROMOTION_{'L2_' * bool(described.l2)}{l2}"),
                       enumerator("CUtensorMapFloatOOBfill", f"FLOAT_OOB_FILL_{filled}"))
-        pointer, number = ctypes.c_void_p, ctypes.c_uint
-        self._encode = entry("cuTensorMapEncodeTiled", pointer, number, number, *[pointer] * 5, *[number] * 4)
+        self._encode = entry(self.name, pointer, number, number, *[pointer] * 3, *types, pointer, *[number] * 4)
 
     def __call__(self, address: int) -> bytes:
         map_bytes = self.found.get(address)
@@ -200,7 +208,7 @@ class TensorMaps:
                 with self.device.current():  # no context may have been
                     status = self._encode(*encoding)
                 if status:
-                    raise error(status, "cuTensorMapEncodeTiled", "", repr(self.described))
+                    raise error(status, self.name, "", repr(self.described))
             if len(self.found) >= self.MOST:
                 self.found = {}
             map_bytes = self.found[address] = ctypes.string_at(at, BYTES)

@@ -1,7 +1,8 @@
 """An operand whose axes of m or k have no one stride, read where it is: windows of a convolution, mostly.
 
-Kernels find its elements by two tables of offsets, one for rows and one for steps of k (kernels/nvidia/gathered.py). In
-products it is stood for by a matrix of the same size and alignment, whose strides nothing else has.
+Kernels find its elements by two tables of offsets, one for rows and one for steps of k (kernels/nvidia/gathered.py);
+on Hopper a tensor map copies windows of images (windows.py). In products it is stood for by a matrix of the same size
+and alignment, whose strides nothing else has.
 """
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tilewright import forks
-from tilewright.plans.gpu_shape import MOST_ROWS, REACH, WIDEST, GpuShape
+from tilewright.plans.gpu_shape import LINE, MOST_ROWS, REACH, WIDEST, GpuShape, bits_of
 from tilewright.problem import Gemm
 from tilewright.rules import shapes
 from tilewright.rules.arguments import Array
@@ -20,6 +21,7 @@ from tilewright.rules.contraction import Groups, Term, arranged
 from tilewright.rules.subscripts import Label, Labels
 from tilewright.runtime.gpu.operands import address, transposed
 from tilewright.runtime.gpu.recipe import Recipe
+from tilewright.runtime.gpu.windows import windows
 from tilewright.targets.nvidia import GpuTarget
 
 if TYPE_CHECKING:
@@ -51,14 +53,21 @@ class Gather(NamedTuple):
         return offsets(self.rows), offsets(self.steps)
 
 
-def recipe(driver: Any, on: Any, problem: Gemm, shape: GpuShape, gather: Gather, role: str, *leading: int,
+def recipe(driver: Any, on: Any, problem: Gemm, shape: GpuShape, gather: Gather, role: str, *leading: Any,
            **more: Any) -> Recipe:
     """For a product whose operand `role` is gathered; the tables are in the device's memory as long as the recipe."""
     if not role:
         raise AssertionError(f"the operand that tables describe is none of a {shape}")
-    wide = {f"vector_{role}": gather.vector, f"near_{role}": MOST_ROWS}
-    kernel = forks.imported("tilewright.compiled.gathered").kernel(problem, on.target, shape._replace(**wide), role)
+    placed: dict[str, Any] = {f"vector_{role}": gather.vector, f"near_{role}": MOST_ROWS}
+    images = windows(gather, bits_of(problem.a) // 8, problem.batch, more.get(f"stride_{role}", 0))
+    if images:
+        placed |= {f"align_{role}": WIDEST, f"pitch_{role}": gcd(LINE, *images.map.strides)}
+        more |= images.values
+    kernel = forks.imported("tilewright.compiled.gathered").kernel(
+        problem, on.target, shape._replace(**placed), role, images.channels if images else 0)
     found = Recipe(driver, kernel, on, *leading, **more)
+    if not kernel.pointers:
+        return found
     found.kept = [driver.Memory.upload(on, table) for table in gather.tables]
     found.tables = tuple(x.pointer for x in found.kept)
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from tilewright.rules import shapes
 from tilewright.rules.arguments import Array
 from tilewright.runtime.cpu.layout import address
 from tilewright.runtime.gpu.arrays import Library, Look, kind, library_of, shadow
-from tilewright.targets.tensor_maps import Tile, TiledMap
+from tilewright.targets.tensor_maps import ImageMap, Tile, TiledMap
 
 MAPPED = {"a": "a", "b": "b", "c_map": "c"}  # parameters of kernels that may be tensor maps, and of what
 
@@ -88,19 +89,22 @@ def of_batch(*matrices: Array) -> dict[str, int]:
                                            for name, x in zip("abc", matrices)}
 
 
-def maps(tiles: Mapping[str, Tile], shape: Any, values: Mapping[str, int]) -> dict[str, TiledMap]:
+def maps(tiles: Mapping[str, Tile], shape: Any, values: Mapping[str, Any]) -> dict[str, TiledMap | ImageMap]:
     """Tensor maps of the operands of a product with the layout and prologues of `shape`, by the names of the parameters
-    that have these tiles; `values` are sizes, leading dimensions and what `of_batch` gives, by name."""
+    that have these tiles; `values` are sizes, leading dimensions and what `of_batch` gives, by name; of an operand that
+    is windows of images `images`, their map (windows.py)."""
     m, n, k = (values[name] for name in "mnk")
     bytes_a, bytes_b = (k // 2 if text and texts.prologue(text).source.endswith(HALVES) else k     # two to a byte
                         for text in (shape.prologue_a, shape.prologue_b))
     stored = {"a": (m, bytes_a) if shape.layout[0] == "n" else (k, m),
               "b": (k, n) if shape.layout[1] == "n" else (n, bytes_b), "c": (m, values.get("columns_c", n))}
-    return {
+    images: dict[str, TiledMap | ImageMap] = {
+        name: replace(values["images"], tile=tile) for name, tile in tiles.items() if tile.images}
+    return images | {
         name: TiledMap.of_matrices(
             tiles[name], *stored[x], values[f"ld{x}"], values.get("batch", 1), values.get(f"stride_{x}", 0),
             values.get(f"planes_{x}", 0), values.get(f"plane_{x}", 0)
-        ) for name, x in MAPPED.items() if name in tiles
+        ) for name, x in MAPPED.items() if name in tiles and name not in images
     }
 
 
