@@ -87,3 +87,38 @@ def _head(call: Attending, s: int, head: int, q: Any, k: Any, v: Any) -> tuple[A
         total = powers.sum(1)
         out = powers[:, :keys] @ v / np.where(total == 0, 1, total)[:, None]
         return out, np.where(total == 0, -np.inf, largest + np.log(total))
+
+
+def gradients_of(call: Attending, by_out: np.ndarray, by_lse: np.ndarray | None = None) -> tuple[np.ndarray, ...]:
+    """The gradients by q, k and v in float64, of calls without score functions, with the shapes of the call's arrays.
+    """
+    p = call.problem
+    found = tuple(np.zeros(x.shape) for x in (call.q, call.k, call.v))
+    for s in range(p.sequences):
+        q, k, v, (place, rows) = _sequence(call, s)
+        keys = slice(*call.k_offsets[s:s + 2]) if p.ragged else slice(None)
+        for head in range(p.heads):
+            kv = head // p.group
+            out, lse = _head(call, s, head, q[head], k[kv], v[kv])
+            g = by_out[place][head, rows].astype(np.float64)
+            scores, seen = _seen(p, q[head], k[kv])
+            seen &= (lse > -np.inf)[:, None]
+            powers = np.where(seen, np.exp(scores - np.where(lse > -np.inf, lse, 0)[:, None]), 0)
+            delta = (g * out).sum(1)
+            if by_lse is not None:
+                delta = delta - by_lse[place][head, rows]
+            slopes = powers * (g @ v[kv].T - delta[:, None]) * p.scale
+            for x, y in zip(found, (slopes @ k[kv], slopes.T @ q[head], powers.T @ g)):
+                x[place, kv if x is not found[0] else head, rows if x is found[0] else keys] += y
+    return found
+
+
+def _seen(p: Any, q: Any, k: Any) -> tuple[Any, Any]:
+    """Scores of a head, and which keys each query sees."""
+    i, j = np.arange(len(q))[:, None] + (0 if p.upper else len(k) - len(q)), np.arange(len(k))
+    seen = np.ones((len(q), len(k)), bool)
+    if p.before is not None:
+        seen &= j >= i - p.before
+    if p.after is not None:
+        seen &= j <= i + p.after
+    return q @ k.T * p.scale, seen

@@ -128,7 +128,8 @@ def helper() -> Function:
 def others(k: Kernel, p: Any, n: Any) -> dict[str, Callable[[], Any]]:
     """What has no type to go through."""
     found: dict[str, Callable[[], Any]] = {
-        "barrier": k.barrier, "warp_barrier": k.warp_barrier, "pause": k.pause, "fence_device": k.fence_device,
+        "barrier": k.barrier, "warp_barrier": k.warp_barrier, "pause": k.pause, "nanosleep": k.nanosleep,
+        "fence_device": k.fence_device,
         "ret": k.ret, "cluster_barrier": lambda: _cluster(k).cluster_barrier(),
         "cluster_rank": lambda: k.store(p, k.cast(_cluster(k).cluster_rank, f32)),
         "commit": k.cp_async_commit, "wait": lambda: k.cp_async_wait(2),

@@ -1,6 +1,9 @@
-"""Gradients of attention by products with epilogues, as GPUs compute them, beside torch's in float64."""
+"""Gradients of attention as GPUs compute them: by products with epilogues, beside torch's in float64; and which way
+they are computed."""
 
 from __future__ import annotations
+
+from types import SimpleNamespace
 
 import pytest
 
@@ -26,7 +29,8 @@ def test_against_autograd(monkeypatch, causal, window, held):
     out = torch.exp(scores - lse[..., None]) @ v.repeat_interleave(2, 1)
     ((out * g).sum() + (lse * g_lse).sum()).backward()
     found = attention_gradients.gradients(
-        *(x.detach().float() for x in (q, k, v, out, lse)), g, g_lse, sinks.detach().float(), causal, window)
+        *(x.detach().float() for x in (q, k, v, out, lse)), g, g_lse, sinks.detach().float(), causal=causal,
+        window=window)
     for mine, theirs in zip(found, (q, k, v, sinks), strict=True):
         torch.testing.assert_close(mine.double(), theirs.grad, rtol=1e-4, atol=1e-5)
 
@@ -35,3 +39,34 @@ def test_what_it_does_not_do():
     x = torch.zeros(1, 1, 2, 16)
     with pytest.raises(NotImplementedError, match="softcap"):
         attention_gradients.gradients(x, x, x, x, x[..., 0], x, None, softcap=2.0)
+
+
+@pytest.mark.parametrize(("way", "there", "expected"), [
+    ("", True, "kernel"), ("", False, "products"), ("products", True, "products"), ("kernel", False, None)])
+def test_the_kernel_where_there_is_one(monkeypatch, way, there, expected):
+    """The environment can ask for either; torch says whether sums have an order."""
+    calls = []
+
+    def kernel(*_, deterministic, **how):
+        calls.append(("kernel", deterministic))
+        if not there:
+            raise NotImplementedError("no kernel")
+        return "q", "k", "v", None
+
+    def products(*_, **how):
+        calls.append(("products", None))
+        return "q", "k", "v"
+    monkeypatch.setenv(attention_gradients.WAY, way)
+    monkeypatch.setattr(attention_gradients.api, "gradients", kernel)
+    monkeypatch.setattr(attention_gradients, "_by_products", products)
+    q = SimpleNamespace(is_cuda=True)
+    if expected is None:
+        with pytest.raises(NotImplementedError, match="no kernel"):
+            attention_gradients.gradients(q, *[None] * 6)
+        return
+    assert attention_gradients.gradients(q, *[None] * 6) == ("q", "k", "v", None)
+    assert calls[-1][0] == expected
+    assert ("kernel", True) not in calls
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+    attention_gradients.gradients(q, *[None] * 6)
+    assert (("kernel", True) in calls) == (way != "products")

@@ -98,13 +98,20 @@ def _again(q: Any, k: Any, v: Any, how: tuple[Any, ...]) -> Any:
 
 
 def gradients(q: Any, k: Any, v: Any, out: Any, lse: Any, by_out: Any, by_lse: Any = None, *, bias: Any = None,
-              operands: dict[str, Any] | None = None, threads: int | None = None, **more: Any) -> tuple[Any, ...]:
-    """The gradients by q, k and v, and by sinks (None without), of attention with these arguments, whose results were
-    out and lse, by those of its results; arrays in the host's memory. The score function's slope is found from its
-    expression; bias and operands have no gradients. NotImplementedError where there are none (runtime/cpu/
-    attention_gradients.py says where)."""
+              operands: dict[str, Any] | None = None, threads: int | None = None, deterministic: bool = True,
+              **more: Any) -> tuple[Any, ...]:
+    """The gradients by q, k and v, and by sinks (None without, and for arrays in a GPU's memory), of attention with
+    these arguments, whose results were out and lse, by those of its results. The score function's slope is found from
+    its expression; bias and operands have no gradients. deterministic: on GPUs, False lets sums come in any order,
+    which takes less time; on the host bits never depend on it. NotImplementedError where there are none
+    (runtime/cpu/attention_gradients.py and plans/nvidia_attention_backward.py say where)."""
     numbers = {name: more.pop(name) for name in ("causal", "window", "scale", "softcap") if name in more}
     given, asked = _asked({"q": q, "k": k, "v": v, **more}, bias, operands, Asked(operands=operands, **numbers))
+    library = None if type(q) is np.ndarray else library_of(q, k, v)
+    if library is not None:
+        engine = forks.imported("tilewright.runtime.gpu.attention_backward")
+        results = {"out": out, "lse": lse, "by_out": by_out, "by_lse": by_lse}
+        return *engine.gradients(library.platform.engine, given, asked, results, deterministic), None
     call = attending(_ready(_arrays(given)), asked)
     results = _ready(_arrays({"out": out, "lse": lse, "by_out": by_out}))
     logs = None if by_lse is None else _ready(_arrays({"by_lse": by_lse}))["by_lse"]

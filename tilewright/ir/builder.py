@@ -70,7 +70,8 @@ class Kernel(Recording):
     sigmoid, popcount = elementary.sigmoid, elementary.popcount
     _negate, _divide = elementary.negate, elementary.divide         # by the operators of values
     atomic_load, atomic_store, atomic_add = atomics.load, atomics.store, atomics.add
-    atomic_replace, fence, pause = atomics.replace, atomics.fence, atomics.pause
+    atomic_replace, fence = atomics.replace, atomics.fence
+    pause, nanosleep = atomics.pause, atomics.nanosleep
 
     thread, block, block_z = property(gpu.thread), property(gpu.block), property(gpu.block_z)
     grid, cta_shape, cluster_rank = property(gpu.grid), property(gpu.cta_shape), property(nvidia.cluster_rank)

@@ -1,14 +1,17 @@
-"""Gradients of attention on GPUs by products with epilogues: five of them for some heads at a time, whose powers and
-slopes of scores, in the format of the operands, are in memory meanwhile.
+"""Gradients of attention on GPUs: by a kernel of their own (kernels/nvidia/attention_backward.py) where there is one,
+else by products with epilogues, five of them for some heads at a time, whose powers and slopes of scores, in the format
+of the operands, are in memory meanwhile.
 
     P  = exp(scale Q K^T - lse), 0 where a query does not see a key          an epilogue of Q K^T
     dS = scale P (dO V^T - delta), delta = rows of sum(dO O) - dlse          an epilogue of dO V^T
     dV = P^T dO     dK = dS^T Q     dQ = dS K                                sums over query heads of a kv head, too
 
-All is deterministic: the products are.
+The products are deterministic; the kernel's gradients by queries are if torch.use_deterministic_algorithms(True) asks
+for it. The environment variable TILEWRIGHT_ATTENTION_GRADIENTS takes one of the two: "kernel" or "products".
 """
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,24 +19,54 @@ import torch
 from torch import Tensor
 
 import tilewright as tw
+from tilewright.api import attention as api
 
+WAY = "TILEWRIGHT_ATTENTION_GRADIENTS"
 HELD = 1 << 30              # bytes of powers at a time
 FAR = 1 << 29               # keys: a window without an end
 
 
 def gradients(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, g: Tensor, g_lse: Tensor | None,
-              sinks: Tensor | None = None, causal: bool | str = False, window: Any = None, scale: float | None = None,
-              **more: Any) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """By q, k, v and sinks. NotImplementedError for score functions, arrays of scores, soft caps and offsets."""
+              sinks: Tensor | None = None, **how: Any) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """By q, k, v and sinks, with arguments of tilewright.attention. NotImplementedError for score functions, arrays of
+    scores and soft caps, and without a kernel for offsets."""
+    way = os.environ.get(WAY, "")
+    found = None
+    if q.is_cuda and way != "products":
+        try:
+            found = api.gradients(q, k, v, out, lse, g, g_lse, sinks=sinks, **how,
+                                  deterministic=torch.are_deterministic_algorithms_enabled())[:3]
+        except NotImplementedError:
+            if way == "kernel":
+                raise
+    if found is None:
+        found = _by_products(q, k, v, out, lse, g, g_lse, **how)
+    by_q, by_k, by_v = found
+    return by_q, by_k, by_v, None if sinks is None else _by_sinks(out, lse, g, g_lse, sinks)
+
+
+def _by_sinks(out: Tensor, lse: Tensor, g: Tensor, g_lse: Tensor | None, sinks: Tensor) -> Tensor:
+    share = torch.exp(sinks.float()[:, None] - lse.float()) * _delta(out, g, g_lse)
+    share = torch.where(torch.isfinite(lse), share, 0)
+    return -share.reshape(-1, *share.shape[-2:]).sum((0, 2))
+
+
+def _delta(out: Tensor, g: Tensor, g_lse: Tensor | None) -> Tensor:
+    """What is subtracted from the slope by each power of a row."""
+    delta = (g.float() * out.float()).sum(-1)
+    return delta if g_lse is None else delta - g_lse
+
+
+def _by_products(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, g: Tensor, g_lse: Tensor | None,
+                 causal: bool | str = False, window: Any = None, scale: float | None = None, **more: Any
+                 ) -> tuple[Tensor, Tensor, Tensor]:
     if given := [name for name, x in more.items() if x is not None]:
         raise NotImplementedError(f"attention has no gradients on GPUs with {', '.join(given)}")
     shapes = q.shape, k.shape, v.shape
     q, k, v, out, g = (x.reshape((1,) * (4 - x.dim()) + tuple(x.shape)) for x in (q, k, v, out, g))
     heads, queries, kv_heads, keys = q.shape[1], q.shape[2], k.shape[1], k.shape[2]
     lse = lse.reshape(q.shape[:3]).float()
-    delta = (g.float() * out.float()).sum(-1)
-    if g_lse is not None:
-        delta = delta - g_lse.reshape(delta.shape)
+    delta = _delta(out, g, None if g_lse is None else g_lse.reshape(lse.shape))
     before, after = window if isinstance(window, (tuple, list)) else (window, window)
     ends = FAR if before is None else before, 0 if causal else FAR if after is None else after
     shift = 0 if causal == "upper left" else keys - queries
@@ -46,12 +79,8 @@ def gradients(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, g: Tens
         found = _of_heads(q[s, rows], g[s, rows], lse[s, rows], delta[s, rows], k[s, own], v[s, own], scale, ends,
                           shift)
         by_q[s, rows], by_k[s, own], by_v[s, own] = found
-    by_sinks = None
-    if sinks is not None:
-        powers = torch.exp(sinks.float()[:, None] - lse)
-        by_sinks = -(powers * delta).sum((0, 2))
     by_q, by_k, by_v = (x.reshape(shape) for x, shape in zip((by_q, by_k, by_v), shapes))
-    return by_q, by_k, by_v, by_sinks
+    return by_q, by_k, by_v
 
 
 def _parts(sequences: int, kv_heads: int, each: int) -> Iterator[tuple[int, int]]:

@@ -73,6 +73,10 @@ def _operation(name: str, order: str) -> Operation:
 # Tells the core that this is a spin loop: it gives the other hyperthread room and does not run ahead of the load.
 PAUSE = Operation("pause", _pause_llvm, by_machine("atomics", "pause"), "atomic", "blocking", needs="cpu")
 
+# The same on NVIDIA's chips: the warp has no issue slot for some 30 ns, up to twice as long.
+NANOSLEEP = Operation("nanosleep", lambda low, t: low.asm("nanosleep.u32 32;", low.nothing(), "", effects=True),
+                      by_machine("atomics", "pause"), "atomic", "blocking", needs="nvidia")
+
 
 # ---- how a kernel records them
 
@@ -116,3 +120,9 @@ def fence(k: Kernel, order: str = "seq_cst") -> None:
 def pause(k: Kernel) -> None:
     """In a spin loop: the core runs no further ahead and leaves room to its other hyperthread."""
     k._effect(PAUSE)
+
+
+def nanosleep(k: Kernel) -> None:
+    """In a loop that waits for another CTA: the threads sleep for a moment. The other one must be running by then, as
+    one of a smaller number is, which the device starts first."""
+    k._effect(NANOSLEEP)

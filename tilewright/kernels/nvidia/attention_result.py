@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from types import SimpleNamespace
+from typing import Any
 
 from tilewright.atoms.wgmma import M
 from tilewright.ir import Kernel, Tile, Value, bf16, f16, f32, i32, i64, vec
@@ -14,6 +15,27 @@ TYPES = {"bf16": bf16, "f16": f16}
 RAISED = 8                  # powers of 2, of exponentials of 8 bits: the largest is 256
 LANES = 32                  # the most parts of a tile, too
 TOGETHER = 4                # parts whose sums are loaded at once
+
+
+def transposed(k: Kernel, words: list[Value], lane: Value) -> list[Value]:
+    """From word j of lane i of four, word i of lane j: eight neighbours of a row for each, stores of 16 bytes."""
+    words = [*words]
+    for bit in (1, 2):
+        odd = (lane & bit) > 0
+        for j in range(4):
+            if not j & bit:
+                low, high = words[j], words[j | bit]
+                other = k.lane_xor(k.select(odd, low, high), bit)
+                words[j], words[j | bit] = k.select(odd, other, low), k.select(odd, high, other)
+    return words
+
+
+def store_row(k: Kernel, base: Value, mine: list[Value], factor: Value, T: Any, lane: Value, inside: Value) -> None:
+    """A lane's sums of one row of a product by wgmma, times a factor, rounded to 16 bits, to where the row begins."""
+    words = [k.round_pair(k.pack(mine[2*j]*factor, mine[2*j + 1]*factor), T) for j in range(len(mine) // 2)]
+    for first in range(0, len(words), 4):
+        at = (base + (lane % 4 * 8 + first*8)).as_(i32)
+        k.store(at, k.pack(*transposed(k, words[first:first + 4], lane % 4)), align=16, mask=inside)
 
 
 class Result:
@@ -51,12 +73,7 @@ class Result:
             if s.EIGHT:
                 inverse = inverse*self.factor("v", work, work.head // self.g.group)
             base = self._row(work, i, head)
-            words = [k.round_pair(k.pack(mine[2*j]*inverse, mine[2*j + 1]*inverse), self.T)
-                     for j in range(s.shape.value_size // 8)]
-            for first in range(0, len(words), 4):
-                four = self._transposed(words[first:first + 4], lane % 4)
-                at = (base + (lane % 4 * 8 + first*8)).as_(i32)
-                k.store(at, k.pack(*four), align=16, mask=inside)
+            store_row(k, base, mine, inverse, self.T, lane, inside)
         if s.shape.split:
             self._combine(work, t)
 
@@ -98,18 +115,6 @@ class Result:
         k, g = self.k, self.g
         at = k.cast(head, i64)*g.out_head + self._index(work, i)*g.out_row
         return g.out + (at if work.q0 is not None else at + k.cast(work.sequence, i64)*g.out_batch)
-
-    def _transposed(self, words: list[Value], lane: Value) -> list[Value]:
-        """From word j of lane i of four, word i of lane j: eight neighbours of a row for each, stores of 16 bytes."""
-        k = self.k
-        for bit in (1, 2):
-            odd = (lane & bit) > 0
-            for j in range(4):
-                if not j & bit:
-                    low, high = words[j], words[j | bit]
-                    other = k.lane_xor(k.select(odd, low, high), bit)
-                    words[j], words[j | bit] = k.select(odd, other, low), k.select(odd, high, other)
-        return words
 
     # ---- parts of a tile
 

@@ -1,7 +1,7 @@
 """Attention on a GPU's stream: one launch of kernels/nvidia/attention.py for a call's shadows."""
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ AXES = "sequence", "head", "row", "column"      # of arrays of score functions, 
 NO_END = 1 << 29                # of a band's side
 MINUS_INFINITY = 0xFF800000     # the bits of an f32
 I32 = np.dtype(np.int32)
+WORKSPACE = "workspace", "counters"
 
 
 def attention(engine: Engine, given: Mapping[str, Any], asked_for: Asked, out: Any, plan: Any = None) -> Any:
@@ -76,7 +77,7 @@ def attend(run: Run, call: Attending, out: Array, lse: Array | None, plan: Atten
         run.copy(call.q, q, -1.0)
         call = call._replace(q=q, problem=replace(p, scale=-p.scale))
         p = call.problem
-    q, k, v = (_readable(run, x) for x in (call.q, call.k, call.v))
+    q, k, v = (readable(run, x) for x in (call.q, call.k, call.v))
     call = call._replace(q=q, k=k, v=v)
     into = out if _fits(out) else run.temporary(out.shape, out.dtype)
     _launch(run, call, into, lse, plan)
@@ -100,7 +101,7 @@ def _fits(x: Array) -> bool:
     return last and others and address(x) % PIECE == 0
 
 
-def _readable(run: Run, x: Array) -> Array:
+def readable(run: Run, x: Array) -> Array:
     """It, or a copy that fits."""
     if _fits(x):
         return x
@@ -123,57 +124,73 @@ def _launch(run: Run, call: Attending, out: Array, lse: Array | None, plan: Atte
     found.launch(run, dict(zip("qkv", operands)), arrays)
 
 
-class Ready:
-    """A launch for calls of one kind, of which addresses are left open."""
+class Launch:
+    """A launch for calls of one kind, of which the addresses of arrays are left open, also of those that maps describe.
+    """
 
-    def __init__(self, run: Run, p: Attention, plan: AttentionPlan | None, operands: tuple[Array, ...],
-                 arrays: dict[str, Array]) -> None:
-        case = AttentionCase(p, lengths="lengths" in arrays)
-        plan = asked.runs(plan, case, run.on.target) if plan else choice.chosen(case, run.on.target)[0]
-        shape, own = nvidia_attention.emitted(case, plan)
-        function = run.kernel(HOPPER, SHAPE=shape, PLAN=own)
+    def __init__(self, run: Run, function: Any, grid: tuple[int, ...], numbers: Mapping[str, Any],
+                 mapped: Mapping[str, Array], arrays: Iterable[str]) -> None:
+        """numbers, mapped, arrays: by the kernel's parameters; those that it does not have are left out."""
         named = {x.name: x for x in function.parameters}
-        heads, rows = p.kv_heads if shape.packed else p.heads, nvidia_attention.tiles_of(p, shape, plan)
-        values: dict[str, Any] = {
-            "queries": p.queries, "keys": p.keys, "heads": heads, "group": p.group, "pairs": p.sequences*heads,
-            "section": nvidia_attention.section(p, heads), "before": NO_END if p.before is None else p.before,
-            "after": NO_END if p.after is None else p.after, "sequences": p.sequences, "splits": plan.splits,
-            "factor": nvidia_attention.factor(1.0 if shape.score else p.scale), "scale": p.scale, **_distances(arrays)}
-        q, k, v = operands
-        mapped = {"q": _grouped(q, p.kv_heads) if shape.packed else q, "k": k, "v": v}
         self.maps = {each: (named[each].offset, _map(run, named[each].tile, x)) for each, x in mapped.items()}
-        self.words = {each: named[each].offset // 8 for each in (*arrays, "workspace", "counters") if each in named}
-        open_: dict[str, Any] = dict.fromkeys(self.words, 0) | {each: bytes(named[each].size) for each in self.maps}
-        grid = min(rows*plan.splits, run.on.target.sms),
-        self.prepared = run.driver.Prepared(function, grid, {x: y for x, y in (values | open_).items() if x in named})
-        self.bytes = (4*rows*plan.splits*nvidia_attention.ROWS*(p.value_size + 2), 4*rows) if shape.split else None
+        self.words = {each: named[each].offset // 8 for each in arrays if each in named and each not in mapped}
+        given = {**numbers, **dict.fromkeys(self.words, 0), **{each: bytes(named[each].size) for each in self.maps}}
+        self.prepared = run.driver.Prepared(function, grid, {x: y for x, y in given.items() if x in named})
         self.spare: list[Any] = []
 
-    def launch(self, run: Run, operands: dict[str, Array], arrays: dict[str, Array]) -> None:
+    def __call__(self, run: Run, mapped: Mapping[str, Array], addresses: Mapping[str, int]) -> None:
         """With these arrays, on the call's stream."""
         try:
             arguments = self.spare.pop()
         except IndexError:
             arguments = self.prepared.arguments()
         for each, (at, made) in self.maps.items():
-            arguments.view[at:at + BYTES] = made(address(operands[each]))
-        for each, x in arrays.items():
-            arguments.words[self.words[each]] = address(x)
-        held = None
-        if self.bytes is not None:
-            held, *there = _workspace(run, *self.bytes)
-            arguments.words[self.words["workspace"]], arguments.words[self.words["counters"]] = there
+            arguments.view[at:at + BYTES] = made(address(mapped[each]))
+        for each, word in self.words.items():
+            arguments.words[word] = addresses[each]
         self.prepared.attempt(run.stream, arguments)
         self.spare.append(arguments)
+
+
+class Ready:
+    """The launch of calls of one kind."""
+
+    def __init__(self, run: Run, p: Attention, plan: AttentionPlan | None, operands: tuple[Array, ...],
+                 arrays: dict[str, Array]) -> None:
+        case = AttentionCase(p, lengths="lengths" in arrays)
+        plan = asked.runs(plan, case, run.on.target) if plan else choice.chosen(case, run.on.target)[0]
+        shape, own = nvidia_attention.emitted(case, plan)
+        heads, rows = p.kv_heads if shape.packed else p.heads, nvidia_attention.tiles_of(p, shape, plan)
+        numbers: dict[str, Any] = {
+            "queries": p.queries, "keys": p.keys, "heads": heads, "group": p.group, "pairs": p.sequences*heads,
+            "section": nvidia_attention.section(p, heads), "before": NO_END if p.before is None else p.before,
+            "after": NO_END if p.after is None else p.after, "sequences": p.sequences, "splits": plan.splits,
+            "factor": nvidia_attention.factor(1.0 if shape.score else p.scale), "scale": p.scale, **distances(arrays)}
+        q, k, v = operands
+        self.start = Launch(run, run.kernel(HOPPER, SHAPE=shape, PLAN=own),
+                            (min(rows*plan.splits, run.on.target.sms),), numbers,
+                            {"q": _grouped(q, p.kv_heads) if shape.packed else q, "k": k, "v": v},
+                            (*arrays, *WORKSPACE))
+        self.bytes = (4*rows*plan.splits*nvidia_attention.ROWS*(p.value_size + 2), 4*rows) if shape.split else None
+
+    def launch(self, run: Run, operands: dict[str, Array], arrays: dict[str, Array]) -> None:
+        """With these arrays, on the call's stream."""
+        addresses, held = {each: address(x) for each, x in arrays.items()}, None
+        if self.bytes is not None:
+            held, *there = _workspace(run, *self.bytes)
+            addresses |= dict(zip(WORKSPACE, there))
+        self.start(run, operands, addresses)
         del held
 
 
 ready: Kept[Ready] = Kept(1024)
 
 
-def _distances(arrays: dict[str, Array]) -> dict[str, int]:
+def distances(arrays: Mapping[str, Array]) -> dict[str, int]:
     """What lies between numbers of arrays beside the operands, in elements, by parameters; 0 along an axis of one."""
-    axes = {"out": ("out_batch", "out_head", "out_row"), "lse": ("lse_batch", "lse_head"), "table": ("table_row",)}
+    axes: dict[str, tuple[str, ...]] = {"table": ("table_row",)}
+    axes |= {x: (f"{x}_batch", f"{x}_head", f"{x}_row") for x in ("out", "g", "by_q", "by_k", "by_v")}
+    axes |= {x: (f"{x}_batch", f"{x}_head") for x in ("lse", "by_lse")}
     axes |= {f"{x}_factors": (f"{x}_sequence", f"{x}_head") for x in "qkv"}
     found = dict[str, int]()
     for each, x in arrays.items():
