@@ -21,16 +21,15 @@ from types import SimpleNamespace
 from typing import Any
 from zlib import crc32
 
-from tilewright.attention_problem import SCORE, score_of
 from tilewright.formats import FORMATS
 from tilewright.ir import Function, Kernel, Value, f64, i8, i32, i64, ptr, vec
 from tilewright.ir.elementary import exp_below
 from tilewright.ir.ops.x86 import TileRegisters
 from tilewright.kernels.cpu import attention_parts as parts, attention_tiles as by_tiles, jobs
 from tilewright.kernels.cpu.attention_parts import Strip, heights, product
+from tilewright.kernels.cpu.attention_scores import Scores, seen
 from tilewright.kernels.cpu.packing import transpose
 from tilewright.kernels.cpu.pool import job_fields
-from tilewright.kernels.expression import recorded
 from tilewright.kernels.narrow import memory_type, narrowed
 from tilewright.plans.cpu_attention import TILE_KEYS, Layout, Spec
 from tilewright.targets.cpu import CpuTarget
@@ -56,11 +55,7 @@ class _Task:
         self.of_q, self.of_k = (stages(x, spec.WORD, spec.SIZE) for x in (spec.Q, spec.KV))
         self.of_v = stages(spec.KV, spec.WORD, spec.VALUE_SIZE)
         self.pair = parts.emit_pair(target) if s.PARTS == 2 else None
-        self.score = score_of(spec.SCORE) if spec.SCORE else None
-        kinds = dict(self.score.expression.parameters) if self.score else {}
-        self.reads = [(x, "i32" if kinds[x.name] != "float" else "f64" if s.T is f64 else "f32")
-                      for x in (self.score.reads if self.score else ())]
-        self.of_reads = [stages(x.format, word) for x, word in self.reads]
+        self.scores = Scores(stages, spec.SCORE, s.T)
         k = self.k = Kernel(name, noalias=False, job=ptr(i8), index=i64, space=ptr(i8))
         job, self.index, self.space = k.args
         self.g = job_fields(k, job, jobs.ATTENTION, s.T, **{x: memory_type(y) for x, y in types.items()}, lse_at=s.T,
@@ -145,10 +140,8 @@ class _Task:
                                                      + (self.q_first + query)*g.out_i)))
             k.store(x.lse + lane, k.address(g.lse_at + (self.sequence*g.lse_s + head*g.lse_h
                                                         + (self.q_first + query)*g.lse_i)))
-            for number, (read, _) in enumerate(self.reads):
-                at = g.reads + number*len(jobs.READ)
-                k.store(x.reads + (lane + number*s.LANES), at[0] + memory_type(read.format).bytes * (
-                    self.sequence*at[1] + head*at[2] + query*at[3]))
+            for number in range(len(self.scores.reads)):
+                k.store(x.reads + (lane + number*s.LANES), self.scores.address(g, number, self.sequence, head, query))
         k.store(x.ends, least.get())
         k.store(x.ends + 1, most.get())
         parts.transposed(k, s, rows, s.words(self.spec.SIZE), s.words(self.spec.SIZE), x.q)
@@ -201,15 +194,16 @@ class _Task:
             return
         in_sight = k.variable(i64, 0)       # a strip whose rows see none of these keys is passed over
         with k.loop(k.constant(i64, s.LANES)) as lane:
-            seen = (k.cast(x.low[lane], i64) < jb + n) & (k.cast(x.high[lane], i64) >= jb)
-            in_sight.set(in_sight.get() + k.select(seen, k.constant(i64, 1), 0))
+            meets = (k.cast(x.low[lane], i64) < jb + n) & (k.cast(x.high[lane], i64) >= jb)
+            in_sight.set(in_sight.get() + k.select(meets, k.constant(i64, 1), 0))
         with k.when(in_sight.get() > 0):
             self.add_seen(x, jb, n)
 
     def add_seen(self, x: SimpleNamespace, jb: Value, n: Value) -> None:
         k, s = self.k, self.s
         scores, exp = self.shared("scores", self.T), partial(exp_below, k)
-        operands = self.operands(x, jb, n)
+        operands = self.scores.operands(k, s, x.reads, lambda number: self.g.reads[number*len(jobs.READ) + 4], jb, n,
+                                        self.shared, self.at.pitch)
         lanes = [v*s.V for v in range(s.NV)]
         whole = (jb + n - 1 <= x.ends[0]) & (jb >= x.ends[1])
         keys, MR, width = self.shared("keys", s.E), s.MR, s.pitch(self.spec.SIZE)
@@ -283,7 +277,7 @@ class _Task:
             at = x.sums + v*s.V
             k.store(at, k.fma(k.load(at, self.VT), k.load(factors + v*s.V, self.VT), total[0, v]))
 
-    def scored(self, x: SimpleNamespace, acc: Any, scores: Value, operands: list[tuple[str, Value, str]], jb: Value,
+    def scored(self, x: SimpleNamespace, acc: Any, scores: Value, operands: list[Value], jb: Value,
                t: Value, largest: Any, masked: bool) -> None:
         """A tile of scaled products as scores, and their maximum."""
         k, s = self.k, self.s
@@ -294,34 +288,14 @@ class _Task:
             low = k.load(x.low + v*s.V, INTS) if self.spec.MASKED else None
             for i in range(s.MR):
                 row = t*s.MR + i
-                j = k.broadcast(k.cast(jb + row, i32), s.V) if masked or self.score else None
                 y = acc[i, v] * scale
-                if self.score:
-                    given = dict(zip(SCORE, (y, k.load(x.i + v*s.V, INTS), j, k.load(x.head + v*s.V, INTS))))
-                    for name, tile, kind in operands:
-                        z = k.load(tile + (row*s.LANES + v*s.V), vec(tile.type.element, s.V))
-                        given[name] = z != k.constant(INTS, 0) if kind == "bool" else z
-                    y, = recorded(k, self.score.expression, given, self.T)
-                if masked:
-                    y = k.select(j <= high, y, -math.inf)
-                    y = y if low is None else k.select(low <= j, y, -math.inf)
+                if masked or self.scores.expression:
+                    j = k.broadcast(k.cast(jb + row, i32), s.V)
+                    y, = self.scores.changed(k, y, k.load(x.i + v*s.V, INTS), j, k.load(x.head + v*s.V, INTS),
+                                             self.scores.numbers(k, s, operands, row, v))
+                    y = seen(k, y, j, low, high) if masked else y
                 largest[0, v] = k.max(largest[0, v], y)
                 k.store(scores + (row*s.LANES + v*s.V), y, self.T.bytes * s.V)
-
-    def operands(self, x: SimpleNamespace, jb: Value, n: Value) -> list[tuple[str, Value, str]]:
-        """The score function's operands beside a block, [keys, lanes], by name and kind."""
-        k, s, found = self.k, self.s, []
-        kinds = dict(self.score.expression.parameters) if self.score else {}
-        for number, (read, word) in enumerate(self.reads):
-            E = i32 if word == "i32" else self.T
-            lines, tile = self.shared("lines", E), self.shared(f"read{number}", E)
-            M, step = memory_type(read.format), self.g.reads[number*len(jobs.READ) + 4]
-            with k.loop(k.constant(i64, s.LANES)) as lane:
-                row = k.pointer(x.reads[lane + number*s.LANES], M)
-                k.call(self.of_reads[number], row + jb*step, step, n, lines + lane*self.at.pitch)
-            parts.transposed(k, s, lines, self.at.pitch, (n + (s.V - 1)) // s.V * s.V, tile, E)
-            found.append((read.name, tile, kinds[read.name]))
-        return found
 
     # ---- the end of a strip
 

@@ -17,15 +17,14 @@ from types import SimpleNamespace
 from typing import Any
 from zlib import crc32
 
-from tilewright.attention_problem import SCORE, score_of, sloped
 from tilewright.formats import FORMATS
 from tilewright.ir import Function, Kernel, Value, f64, i8, i32, i64, ptr, vec
 from tilewright.ir.elementary import exp_below
 from tilewright.kernels.cpu import attention_parts as parts, jobs
 from tilewright.kernels.cpu.attention_parts import Strip, heights, product
+from tilewright.kernels.cpu.attention_scores import Scores, seen
 from tilewright.kernels.cpu.packing import transpose
 from tilewright.kernels.cpu.pool import job_fields
-from tilewright.kernels.expression import recorded
 from tilewright.kernels.narrow import memory_type, narrowed
 from tilewright.plans.cpu_attention import Spec, gradient_layout
 from tilewright.targets.cpu import CpuTarget
@@ -52,12 +51,7 @@ class _Task:
         self.sizes = spec.SIZE, spec.VALUE_SIZE
         stages = parts.Stages(target)
         self.staged = [stages(spec.Q, spec.WORD, size) for size in self.sizes]
-        self.score = score_of(spec.SCORE) if spec.SCORE else None
-        self.slope = sloped(self.score.expression) if self.score else None
-        kinds = dict(self.score.expression.parameters) if self.score else {}
-        self.reads = [(x, kinds[x.name]) for x in (self.score.reads if self.score else ())]
-        words = {"float": spec.WORD, "int": "i32", "bool": "i32"}
-        self.of_reads = [stages(x.format, words[kind]) for x, kind in self.reads]
+        self.scores = Scores(stages, spec.SCORE, s.T, slope=True)
         k = self.k = Kernel(name, noalias=False, job=ptr(i8), index=i64, space=ptr(i8))
         job, self.index, self.space = k.args
         M = memory_type(spec.Q)
@@ -147,8 +141,9 @@ class _Task:
                     at = self.sequence*g.lse_s + head*g.lse_h + (self.q_first + query)*g.lse_i
                     k.store(where + lane, self.finite(getattr(g, f"{name}_at")[at]))
                 targets = self.query_row("g", head, query), self.query_row("g", head, query)
-                for number, (read, _) in enumerate(self.reads):
-                    k.store(x.reads + (lane + number*s.LANES), self.read_at(number, read, head, query))
+                for number in range(len(self.scores.reads)):
+                    k.store(x.reads + (lane + number*s.LANES),
+                            self.scores.address(g, number, self.sequence, head, query))
             low.set(k.min(low.get(), first))
             high.set(k.max(high.get(), last))
             beyond = self.first + strip*s.LANES + lane > self.last         # its operands are none: results go nowhere
@@ -166,10 +161,6 @@ class _Task:
     def finite(self, lse: Value) -> Value:
         """0 in place of -inf, of rows that see nothing: all their scores are -inf."""
         return self.k.select(lse == float("-inf"), 0.0, lse)
-
-    def read_at(self, number: int, read: Any, head: Value, query: Value) -> Value:
-        at = self.g.reads + number*len(jobs.READ)
-        return at[0] + memory_type(read.format).bytes * (self.sequence*at[1] + head*at[2] + query*at[3])
 
     def stage(self, first: Value, n: Value) -> None:
         k, g, s = self.k, self.g, self.s
@@ -228,7 +219,7 @@ class _Task:
                         k.store(place + (i*s.LANES + v*s.V), acc[i, v], self.T.bytes * s.V)
 
     def element(self, x: SimpleNamespace, first: Value, row: Value, v: int, y: Value, dp: Value,
-                operands: list[tuple[str, Value, str]], powers: Value, slopes: Value) -> None:
+                operands: list[Value], powers: Value, slopes: Value) -> None:
         k, s = self.k, self.s
 
         def lanes(where: Value, type: Any) -> Value:
@@ -246,43 +237,32 @@ class _Task:
             lse, delta = lanes(x.lse, self.VT), lanes(x.delta, self.VT)
             i, head = lanes(x.i, self.INTS), lanes(x.head, self.INTS)
         y = y * k.broadcast(self.scale, s.V)
-        slope = None
-        if self.slope:
-            given = dict(zip(SCORE, (y, i, j, head)))
-            for name, tile, kind in operands:
-                z = k.load(tile + (row*s.LANES + v*s.V), vec(tile.type.element, s.V))
-                given[name] = z != k.constant(self.INTS, 0) if kind == "bool" else z
-            y, slope = recorded(k, self.slope, given, self.T)
-        seen = k.select(j <= high, y, float("-inf"))
-        seen = k.select(low <= j, seen, float("-inf"))
-        below = seen - lse
+        y, *slope = self.scores.changed(k, y, i, j, head, self.scores.numbers(k, s, operands, row, v))
+        below = seen(k, y, j, low, high) - lse
         p = exp_below(k, k.select(below > 0.0, 0.0, below))
         ds = p * (dp - delta)
-        if slope is not None:
-            ds = ds * slope
+        for factor in slope:
+            ds = ds * factor
         ds = k.select(p == 0.0, 0.0, ds * k.broadcast(self.scale, s.V))
         k.store(powers + (row*s.LANES + v*s.V), p, self.T.bytes * s.V)
         k.store(slopes + (row*s.LANES + v*s.V), ds, self.T.bytes * s.V)
 
-    def operands(self, x: SimpleNamespace, first: Value, n: Value) -> list[tuple[str, Value, str]]:
-        """The score function's operands beside a block, [rows, lanes], by name and kind."""
-        k, s, found = self.k, self.s, []
-        for number, ((read, kind), stage) in enumerate(zip(self.reads, self.of_reads)):
-            E, M = (self.T if kind == "float" else i32), memory_type(read.format)
-            step, tile = self.g.reads[number*len(jobs.READ) + 4], self.shared(f"read{number}", E)
-            if self.by_keys:
-                j = k.cast(x.i[k.constant(i64, 0)], i64)
-                count = k.min(self.keys - j, s.LANES)
-                with k.loop(n) as r:
-                    line = k.pointer(self.read_at(number, read, self.head, first + r), M)
-                    k.call(stage, line + j*step, step, count, tile + r*s.LANES)
-            else:
-                lines = self.shared("lines", E)
-                with k.loop(k.constant(i64, s.LANES)) as lane:
-                    line = k.pointer(x.reads[lane + number*s.LANES], M)
-                    k.call(stage, line + first*step, step, n, lines + lane*self.at.pitch)
-                parts.transposed(k, s, lines, self.at.pitch, (n + (s.V - 1)) // s.V * s.V, tile, E)
-            found.append((read.name, tile, kind))
+    def operands(self, x: SimpleNamespace, first: Value, n: Value) -> list[Value]:
+        """The score function's operands beside a block, [rows, lanes]."""
+        k, s, found = self.k, self.s, list[Value]()
+
+        def step(number: int) -> Value:
+            return self.g.reads[number*len(jobs.READ) + 4]
+        if not self.by_keys:
+            return self.scores.operands(k, s, x.reads, step, first, n, self.shared, self.at.pitch)
+        for number, (read, stage) in enumerate(zip(self.scores.reads, self.scores.staged)):
+            M, tile = memory_type(read.format), self.shared(f"read{number}", self.scores.type(read))
+            j = k.cast(x.i[k.constant(i64, 0)], i64)
+            count = k.min(self.keys - j, s.LANES)
+            with k.loop(n) as r:
+                line = k.pointer(self.scores.address(self.g, number, self.sequence, self.head, first + r), M)
+                k.call(stage, line + j*step(number), step(number), count, tile + r*s.LANES)
+            found.append(tile)
         return found
 
     def finish(self, x: SimpleNamespace) -> None:

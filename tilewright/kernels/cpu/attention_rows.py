@@ -15,15 +15,14 @@ import math
 from typing import Any
 from zlib import crc32
 
-from tilewright.attention_problem import SCORE, score_of
 from tilewright.formats import FORMATS
 from tilewright.ir import Function, Kernel, Value, f64, i8, i32, i64, ptr, vec
 from tilewright.ir.elementary import exp_below
 from tilewright.kernels.cpu import attention_parts as parts, jobs
 from tilewright.kernels.cpu.attention_parts import TYPES
+from tilewright.kernels.cpu.attention_scores import Scores
 from tilewright.kernels.cpu.dot_tiles import in_order
 from tilewright.kernels.cpu.pool import job_fields
-from tilewright.kernels.expression import recorded
 from tilewright.kernels.narrow import memory_type, narrowed
 from tilewright.plans.cpu_attention import RowsSpec
 from tilewright.targets.cpu import CpuTarget
@@ -50,7 +49,7 @@ class _Part:
         stages = parts.Stages(target)
         self.of_q, self.of_k = (stages(x, spec.WORD, spec.SIZE) for x in (spec.Q, spec.KV))
         self.of_v = stages(spec.KV, spec.WORD, spec.VALUE_SIZE)
-        self.score = score_of(spec.SCORE) if spec.SCORE else None
+        self.scores = Scores(stages, spec.SCORE, self.T)
         k = self.k = Kernel(name, noalias=False, job=ptr(i8), index=i64, space=ptr(i8))
         job, index, space = k.args
         types = dict.fromkeys(("k_at", "v_at"), self.M) | {"q_at": memory_type(spec.Q), "out_at": memory_type(spec.OUT)}
@@ -162,12 +161,10 @@ class _Part:
             y, = in_order(k, dots, 16 // self.T.bytes)
             y = y * k.broadcast(scale, V)
             first = j0 + t*V
-            if self.score:
-                numbers = [first + e for e in range(V)]
-                j = k.pack(*(k.cast(x, i32) for x in numbers))
-                y, = recorded(k, self.score.expression, dict(zip(SCORE, (
-                    y, *(k.broadcast(k.cast(x, i32), V) for x in (query + self.shift,)), j,
-                    k.broadcast(k.cast(head, i32), V)))), self.T)
+            if self.scores.expression:
+                j = k.pack(*(k.cast(first + e, i32) for e in range(V)))
+                i, of = (k.broadcast(k.cast(x, i32), V) for x in (query + self.shift, head))
+                y, = self.scores.changed(k, y, i, j, of)
             y = k.select(k.lanes_below(k.max(k.min(high + 1 - first, V), 0), V), y, -math.inf)
             if spec.MASKED:
                 y = k.select(k.lanes_below(k.max(k.min(low - first, V), 0), V), k.constant(self.VT, -math.inf), y)
