@@ -21,7 +21,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tilewright.lab.bench import results
 
-EMIT = "tilewright.kernels.nvidia.attention:emit_attention"
 PLANS = {128: ("128x128 stages=2", "128x176 stages=2", "128x160 stages=2"),
          64: ("192x128 stages=2", "128x128 stages=3", "128x192 stages=2")}
 DECODE = ((1, 32768), (16, 8192))
@@ -80,7 +79,7 @@ def compile_one(case: tuple[Any, str | None]) -> None:
     from tilewright.targets import target
     there, chip = AttentionCase(case[0]), target("sm_90a")
     shape, plan = nvidia_attention.emitted(there, plan_of(case[1]) or nvidia_attention.choose(there, chip))
-    artefact.code(EMIT, chip, SHAPE=shape, PLAN=plan, WARP=32)
+    artefact.code(nvidia_attention.EMITTERS[plan.algorithm], chip, SHAPE=shape, PLAN=plan, WARP=32)
 
 
 def plan_of(text: str | None) -> Any:

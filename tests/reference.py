@@ -28,8 +28,8 @@ PARTS = {
         "exp", "log", "tanh", "erf", "sqrt", "popcount", *(f"{axis}_{how}" for axis in ("row", "column")
                                              for how in ("sum", "max", "min", "amax", "argmax", "argmin"))),
     "Quantize": ("quantize", "dequantize", "Quantized", "Scaled"),
-    "Look inside": ("Gemm", "detect", "target", "plan", "compile", "explain", "Explanation", "einsum_path", "simulate",
-                    "kernel"),
+    "Look inside": ("Gemm", "Attention", "detect", "target", "plan", "compile", "explain", "Explanation",
+                    "einsum_path", "simulate", "kernel"),
     "Loops": ("loops", "optimize", "Optimized", "schedule", "Schedule"),
     "Prepare": ("tune", "build", "load"),
     "Threads": ("threads", "set_num_threads", "get_num_threads"),

@@ -123,6 +123,10 @@ print(blocks.shape, blocks.elements.shape, blocks.scales.shape)
     "Scaled": """\
 print(type(q).__name__, q.format.name, q.shape, q.nbytes)
 """,
+    "Attention": """\
+problem = tw.Attention.parse("1x32x4096x128 bf16 kv_heads=8 causal")
+print(problem.group, problem.flops, tw.plan(problem, "sm_90a"))
+""",
     "Gemm": """\
 problem = tw.Gemm(1000, 600, 800, "bf16", out="f32")
 print(problem.flops, round(problem.intensity), problem.sums)

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         matmul as matmul,
         tensordot as tensordot,
     )
+    from tilewright.attention_problem import Attention as Attention
     from tilewright.compiled.bundles import load as load
     from tilewright.compiled.compile import compile as compile, plan as plan
     from tilewright.compiled.packed_weights import PackedWeights as PackedWeights
@@ -110,6 +111,7 @@ _HOME = {name: module for module, names in {
     "tilewright.api.packed": "pack",
     "tilewright.api.products": "gemm",
     "tilewright.api.semirings": "contract",
+    "tilewright.attention_problem": "Attention",
     "tilewright.compiled.bundles": "load",
     "tilewright.compiled.compile": "compile plan",
     "tilewright.compiled.packed_weights": "PackedWeights",

@@ -140,10 +140,11 @@ def score_text(expression: Expression, reads: tuple[Aux, ...]) -> str:
 class Attention:
     """An attention: which arrays, which mask, which function of the scores.
 
-    sequences, heads, kv_heads, size, value_size    as the conventions above
+    sequences, heads, kv_heads      query head h reads kv head h // (heads // kv_heads)
+    size, value_size                elements of a query and of a key; of a value, by default as many
     queries, keys   of each sequence; of ragged sequences all together, of paged ones the most that the table has
-    q, kv, out      number formats of queries, of keys and values, and of the result
-    scale           products of queries and keys are multiplied by it first
+    q, kv, out      number formats of queries, of keys and values, and of the result; by default q's, of e4m3fn bf16
+    scale           products of queries and keys are multiplied by it first; by default 1 / sqrt(size)
     before, after   a query at position i sees keys i - before to i + after; None: without an end
     upper           positions of queries begin at 0 in each sequence, rather than end at its last key
     softcap         c: scores become c tanh(score / c) before all else; 0: none. It is part of `score`, too

@@ -1,12 +1,15 @@
 """attention: softmax(score(Q K^T)) V by the engine of the memory that the arrays are in."""
 from __future__ import annotations
 
+import inspect
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tilewright import forks
 from tilewright.api import tensor_repeats, tensors
+from tilewright.attention_problem import Attention
 from tilewright.expressions.program import Expression
 from tilewright.plans import asked as plans
 from tilewright.rules import arguments
@@ -95,6 +98,27 @@ def _again(q: Any, k: Any, v: Any, how: tuple[Any, ...]) -> Any:
         return None
     asked = where.asked((q, k, v, None), how, pool.get_num_threads())
     return None if asked is None else repeats.again(where, asked, (q, k, v), (None,))
+
+
+BESIDE = ("sinks", "q_scale", "k_scale", "v_scale", "q_offsets", "k_offsets", "table", "lengths")
+
+
+def problem_of_call(function: Any, args: Sequence[Any], more: Mapping[str, Any]) -> Attention:
+    """The problem of a call of attention, or of a partial of it, with these arguments; of arrays on a GPU as shadows.
+    TypeError and ValueError as of the call."""
+    args, more = (*getattr(function, "args", ()), *args), {**getattr(function, "keywords", {}), **more}
+    bound = inspect.signature(attention).bind(*args, **more)
+    bound.apply_defaults()
+    named = bound.arguments
+    arrays = {name: named[name] for name in (*"qkv", *BESIDE)}
+    given, asked = _asked(arrays, named["bias"], named["operands"],
+                          Asked(*(named[name] for name in Asked._fields)))
+    if (library := library_of(*args[:3])) is None:
+        return attending(_arrays(given), asked).problem
+    run, looks = library.platform.engine.begin(given, {"out": None})
+    with run:
+        return attending({name: looks[name].shadow if name in looks else np.asarray(x) for name, x in given.items()},
+                         asked, False).problem
 
 
 def gradients(q: Any, k: Any, v: Any, out: Any, lse: Any, by_out: Any, by_lse: Any = None, *, bias: Any = None,

@@ -10,15 +10,17 @@ from tilewright.targets import CpuTarget, GpuTarget, Target, coerce
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tilewright.compiled.base import Compiled, CompiledGemm
+    from tilewright.attention_problem import Attention
+    from tilewright.compiled.base import Compiled
     from tilewright.ir.program import Function
     from tilewright.problem import Gemm
 
 
-def plan(problem: Gemm, target: Any = None, threads: int | None = None, algorithm: str | None = None, *,
+def plan(problem: Gemm | Attention, target: Any = None, threads: int | None = None, algorithm: str | None = None, *,
          deterministic: bool = False, batch_invariant: bool = False) -> Any:
     """The plan that tilewright.matmul runs for contiguous operands: a CpuPlan, or for a GPU's target a NvidiaPlan or
-    AmdPlan. It is the fastest that `tune` measured, or else the fastest that the model predicts.
+    AmdPlan; of a tilewright.Attention that of tilewright.attention. It is the fastest that `tune` measured, or else the
+    fastest that the model predicts.
 
     target      a record, or the name of one: "x86-avx2", "sm_90a", "gfx950"; by default this machine's processor
     threads     on a CPU; by default as many as matmul uses, or the number of cores if the target is another CPU
@@ -27,11 +29,15 @@ def plan(problem: Gemm, target: Any = None, threads: int | None = None, algorith
     kc of a CPU's plan counts elements, or words of several elements if the instruction takes these. If no kernel takes
     an operand's format, the plan is for the format to which matmul converts it. tilewright.explain says both.
 
-    TypeError for anything but a Gemm. ValueError with the reasons if the target has no kernels for the formats, or if
-    no plan fits.
+    TypeError for anything but a Gemm or an Attention. ValueError with the reasons if the target has no kernels for the
+    formats, or if no plan fits; NotImplementedError where it has none of attention.
     """
-    asked.problem(problem)
     chip = coerce(target)
+    if asked.is_attention(problem):
+        asked.only_products(algorithm=algorithm, deterministic=deterministic, batch_invariant=batch_invariant)
+        from tilewright.compiled import attention
+        return attention.compile(problem, chip, threads=threads).plan
+    asked.problem(problem)
     asked.algorithm(algorithm, None, chip)
     if batch_invariant and algorithm is not None:
         raise ValueError(f"algorithm must be None with batch_invariant=True, not {algorithm!r}")
@@ -45,17 +51,21 @@ def plan(problem: Gemm, target: Any = None, threads: int | None = None, algorith
     return choice.chosen(shape, chip)[0]
 
 
-def compile(problem: Gemm, target: Any = None, plan: Any = None, algorithm: str | None = None) -> CompiledGemm:
+def compile(problem: Gemm | Attention, target: Any = None, plan: Any = None, algorithm: str | None = None) -> Any:
     """The kernel for a problem on a target (default: this machine's CPU) by a plan: a CpuKernel, NvidiaKernel or
-    AmdKernel, subclasses of compiled.base.CompiledGemm. Target and plan are records, or their texts:
-    "x86-avx2", "packed 6x16 mc=96 kc=256 nc=4080". On CPUs and NVIDIA's GPUs tilewright.matmul's `algorithm` may be
-    given instead of a plan.
+    AmdKernel, subclasses of compiled.base.CompiledGemm, and of an Attention a compiled.attention.AttentionKernel.
+    Target and plan are records, or their texts: "x86-avx2", "packed 6x16 mc=96 kc=256 nc=4080". On CPUs and NVIDIA's
+    GPUs tilewright.matmul's `algorithm` may be given instead of a plan.
 
     Without a plan it is that of tilewright.plan, on a CPU for as many threads as matmul would use. ValueError with
     every reason if the plan cannot run the problem on the target.
     """
-    asked.problem(problem)
     chip = coerce(target)
+    if asked.is_attention(problem):
+        asked.only_products(algorithm=algorithm)
+        from tilewright.compiled import attention
+        return attention.compile(problem, chip, plan)
+    asked.problem(problem)
     plan = asked.plan(plan, chip)
     asked.algorithm(algorithm, plan, chip)
     return _module(chip).compile(problem, chip, plan, *((algorithm,) if algorithm else ()))

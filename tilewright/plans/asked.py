@@ -4,12 +4,17 @@ from __future__ import annotations
 import sys
 from functools import lru_cache
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tilewright.plans import lowering
 from tilewright.plans.common import Plan
 from tilewright.problem import Gemm
 from tilewright.targets import AmdTarget, CpuTarget, GpuTarget
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
+    from tilewright.attention_problem import Attention
 
 
 class _Family(NamedTuple):
@@ -41,9 +46,22 @@ _FAMILIES = (_Family(CpuTarget, "tilewright.plans.cpu", "CpuPlan", ("packed", "i
 def problem(what: Any) -> Gemm:
     """A Gemm, or a TypeError."""
     if not isinstance(what, Gemm):
-        raise TypeError("problem must be a tilewright.Gemm, such as Gemm(m, n, k, 'f32'), not "
+        raise TypeError("problem must be a tilewright.Gemm, such as Gemm(m, n, k, 'f32'), or an Attention, not "
                         f"{type(what).__name__} {what!r}")
     return what
+
+
+def is_attention(what: Any) -> TypeIs[Attention]:
+    """Whether it is an Attention, which no module that is not imported can have made."""
+    found = sys.modules.get("tilewright.attention_problem")
+    return found is not None and isinstance(what, found.Attention)
+
+
+def only_products(**options: Any) -> None:
+    """TypeError for an option of products that was given for an attention."""
+    for name, value in options.items():
+        if value not in (None, False):
+            raise TypeError(f"{name} is for products, and must be left out for attention")
 
 
 def plan(what: Any, target: Any = None, attention: bool | None = False) -> Any:

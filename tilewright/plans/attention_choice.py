@@ -46,6 +46,18 @@ class AttentionCase:
         return str(self.problem)
 
     @property
+    def a(self) -> str:
+        """The format of what is multiplied."""
+        return self.problem.q
+
+    @property
+    def sums(self) -> str:
+        """The format of scores and sums."""
+        return self.problem.sums
+
+    dtype = sums                # by which a CPU's ceilings are known
+
+    @property
     def key(self) -> tuple[str, int, int, int, str, str, int]:
         """What tuning results are kept by, as plans.cpu_shape.Shape.key: all but sizes as text, a score function by a
         digest; queries, keys, and elements of a head and of its values; the order of keys; threads."""
@@ -69,9 +81,10 @@ class AttentionCase:
 
 
 def planner(target: Any) -> ModuleType:
-    """The module for this kind of target."""
-    kind = "nvidia" if isinstance(target, GpuTarget) else "amd" if isinstance(target, AmdTarget) else "cpu"
-    return import_module(f"tilewright.plans.{kind}_attention")
+    """The module for this kind of target. NotImplementedError where there is none."""
+    if isinstance(target, AmdTarget):
+        raise NotImplementedError("attention runs on NVIDIA's GPUs and on CPUs, not on AMD's GPUs")
+    return import_module(f"tilewright.plans.{'nvidia' if isinstance(target, GpuTarget) else 'cpu'}_attention")
 
 
 def require(case: AttentionCase, target: Any) -> None:
@@ -115,9 +128,10 @@ def choose(case: AttentionCase, target: Any) -> Any:
     return planner(target).choose(case, target)
 
 
-def cost(case: AttentionCase, plan: Any, target: Any) -> Cost:
-    """The predicted cost of a legal plan."""
-    return planner(target).cost(case, plan, target)
+def cost(case: AttentionCase, plan: Any, target: Any, *ceilings: Any) -> Cost:
+    """The predicted cost of a legal plan; of a CPU's perhaps by measured ceilings (plans.model.Ceilings)."""
+    found: Cost = planner(target).cost(case, plan, target, *ceilings)
+    return found
 
 
 def ranked(case: AttentionCase, target: Any) -> list[Any]:

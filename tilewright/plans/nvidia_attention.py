@@ -123,6 +123,7 @@ class AttentionPlan(Plan):
 
 
 PLAN = AttentionPlan
+EMITTERS = {"attention_wgmma": "tilewright.kernels.nvidia.attention:emit_attention"}
 MOST_KEYS, RESERVED = 256, 4 << 10      # of a tile; bytes of shared memory for what is no tile
 
 

@@ -125,6 +125,26 @@ def numbers(
     return list(dict.fromkeys(found))
 
 
+Attention = Annotated[
+    str | None,
+    typer.Option("--attention", "-a", metavar="TEXT", help="An attention instead of a product, as '1x32x4096x128 bf16 "
+                 "keys=8192 kv_heads=8 causal': sequences x heads x queries x size of q, its format, and what is not "
+                 "usual. M, N and K are left out.", show_default=False)]
+
+
+def asked(m: int | None, n: int | None, k: int | None, dtype: str, layout: str | None, batch: int,
+          attention: str | None) -> Any:
+    """The problem, a product or an attention, that was typed."""
+    if attention is None:
+        return problem(*sizes(m, n, k), dtype, layout, batch)
+    from tilewright.attention_problem import Attention
+
+    if m is not None or layout is not None or batch != 1:
+        raise BadInput("--attention has its sizes and formats in its text: M, N, K, --layout and --batch are for "
+                       "products")
+    return Attention.parse(attention)
+
+
 def problem(m: int, n: int, k: int, dtype: str, layout: str | None, batch: int = 1) -> Gemm:
     from tilewright.problem import Gemm
 

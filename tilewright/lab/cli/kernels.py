@@ -32,9 +32,9 @@ EMPTY = "the product is empty: it takes 0 operations, and there is nothing to pl
 
 
 def plan(
-    m: common.M, n: common.N, k: common.K,
+    m: common.SomeM = None, n: common.SomeN = None, k: common.SomeK = None,
     dtype: common.Dtype = "f32", layout: common.Layout = None, target: common.TargetName = "native",
-    batch: common.Batch = 1,
+    batch: common.Batch = 1, attention: common.Attention = None,
     threads: Threads = None,
     top: Annotated[int, typer.Option(min=1, metavar="N", help="How many plans to show, the best by the model first.")
                    ] = 1,
@@ -49,16 +49,16 @@ def plan(
 
     A plan that cannot run is refused with the reasons, one sentence each, and exit status 1.
     """
-    from tilewright.lab.tuner.space import Space
+    from tilewright.lab.tuner.space import space_of
     from tilewright.plans import asked
     from tilewright.targets import AmdTarget, CpuTarget
 
-    problem, chip = common.problem(m, n, k, dtype, layout, batch), common.target(target)
-    given = None if check is None else asked.plan(check, chip)
+    problem, chip = common.asked(m, n, k, dtype, layout, batch, attention), common.target(target)
+    given = None if check is None else asked.plan(check, chip, attention is not None)
     on_cpu, amd = isinstance(chip, CpuTarget), isinstance(chip, AmdTarget)
     if not on_cpu and threads not in (None, 1):
         raise BadInput(f"--threads is for CPUs, and {chip.name} is a GPU")
-    there = Space(problem, chip, threads or (given.threads if given and on_cpu else None))
+    there = space_of(problem, chip, threads or (getattr(given, "threads", None) if on_cpu else None))
     basis = there.basis()
     reasons = list(given.violations(there.shape, there.target)) if given and problem.flops else []
     chosen = [given] if given else [there.in_use] if problem.flops or on_cpu else []
@@ -67,13 +67,15 @@ def plan(
 
     def figures(plan: Any) -> dict[str, Any]:
         expected = basis.cost(there.shape, plan, chip)
-        of_gpu = {} if on_cpu else {"workgroups" if amd else "ctas": math.prod(plan.grid(there.shape, chip)),
-                                    "parts": dict(expected.parts)}
-        return {"seconds": expected.seconds, "flops_per_second": problem.flops / expected.seconds, **(
-            {"bytes": dict(expected.bytes_by_level)} if on_cpu else of_gpu)}
+        found = {"seconds": expected.seconds, "flops_per_second": problem.flops / expected.seconds}
+        if on_cpu and not attention:
+            return found | {"bytes": dict(expected.bytes_by_level)}
+        ctas = {} if attention else {"workgroups" if amd else "ctas": math.prod(plan.grid(there.shape, chip))}
+        return found | ctas | {"parts": {what: seconds for what, seconds in expected.parts if seconds or not attention}}
 
     plans = [{"plan": str(x)} | (figures(x) if problem.flops and not reasons else {}) for x in chosen]
-    model = "chosen by the model of the caches" if on_cpu else "chosen by the model; predicted, not measured"
+    by_caches = on_cpu and not attention
+    model = "chosen by the model of the caches" if by_caches else "chosen by the model; predicted, not measured"
     record = {"problem": str(problem), "target": chip.name, "model": chip.model,
               "origin": "given" if given else (there.origin or model) if problem.flops else EMPTY,
               "violations": reasons, "plans": plans, **({"threads": there.threads} if on_cpu else {}),
@@ -116,7 +118,7 @@ def _cells(row: dict[str, Any]) -> dict[str, str]:
 def explain(
     m: common.SomeM = None, n: common.SomeN = None, k: common.SomeK = None,
     dtype: common.Dtype = "f32", layout: common.Layout = None, target: common.TargetName = "native",
-    batch: common.Batch = 1,
+    batch: common.Batch = 1, attention: common.Attention = None,
     plan: common.Plan = None,
     threads: Threads = None,
     measure: Annotated[
@@ -154,7 +156,7 @@ def explain(
         found = tw.explain(tunable.step(step, chip), *tunable.arguments(chip, *given), target=chip,
                            measure=measure)
     else:
-        problem = common.problem(*common.sizes(m, n, k), dtype, layout, batch)
+        problem = common.asked(m, n, k, dtype, layout, batch, attention)
         found = tw.explain(problem, chip, plan, measure=measure, simulate=simulate, threads=threads)
     output.show(found.record, lambda: _print(found), json)
     for path, picture in ((svg, found.svg), (html, found.html)):
@@ -189,7 +191,7 @@ def _print(found: Any) -> None:
 def emit(
     m: common.SomeM = None, n: common.SomeN = None, k: common.SomeK = None,
     dtype: common.Dtype = "f32", layout: common.Layout = None, target: common.TargetName = "native",
-    batch: common.Batch = 1,
+    batch: common.Batch = 1, attention: common.Attention = None,
     plan: common.Plan = None,
     output: Annotated[
         Path | None,
@@ -220,7 +222,7 @@ def emit(
         raise BadInput(f"for {chip.name} --output must end in {', '.join(most)} or {last}, got {output}")
     if output is not None and llvm and output.suffix != ".ll":
         raise BadInput(f"--llvm prints LLVM IR, and {output} is for {forms[output.suffix]}: give only one of them")
-    found = _compiled((m, n, k), dtype, layout, chip, plan, step, kernel, batch)
+    found = _compiled((m, n, k), dtype, layout, chip, plan, step, kernel, batch, attention)
     if output is None:
         typer.echo(found.llvm if llvm else found.asm)
     else:
@@ -230,7 +232,7 @@ def emit(
 def asm(
     m: common.SomeM = None, n: common.SomeN = None, k: common.SomeK = None,
     dtype: common.Dtype = "f32", layout: common.Layout = None, target: common.TargetName = "native",
-    batch: common.Batch = 1,
+    batch: common.Batch = 1, attention: common.Attention = None,
     plan: common.Plan = None,
     function: Annotated[
         str | None,
@@ -249,7 +251,7 @@ def asm(
     is a static cycle count. With --step it is a step of the target's ladder, and M, N and K are left out.
     """
     chip = common.target(target)
-    found = _compiled((m, n, k), dtype, layout, chip, plan, step, kernel, batch)
+    found = _compiled((m, n, k), dtype, layout, chip, plan, step, kernel, batch, attention)
     loop, report = None, ""
     if not (names or whole):
         with suppress(ValueError):  # no loop, which the report says, too
@@ -269,12 +271,12 @@ def asm(
 
 
 def _compiled(sizes: tuple[int | None, int | None, int | None], dtype: str, layout: str | None, chip: Any,
-              plan: str | None, step: str | None, kernel: str | None, batch: int) -> Any:
+              plan: str | None, step: str | None, kernel: str | None, batch: int, attention: str | None) -> Any:
     """The compiled kernel of a problem, of a step of the target's ladder, or of this name."""
     import tilewright as tw
 
     if kernel is None and step is None:
-        return tw.compile(common.problem(*common.sizes(*sizes), dtype, layout, batch), chip, plan)
+        return tw.compile(common.asked(*sizes, dtype, layout, batch, attention), chip, plan)
     option = "--kernel" if kernel is not None else "--step"
     if kernel is not None and step is not None:
         raise BadInput("give --step or --kernel, not both")

@@ -67,7 +67,7 @@ DrawnTo = Annotated[
 def simulate(
     m: common.SomeM = None, n: common.SomeN = None, k: common.SomeK = None,
     dtype: common.SomeDtype = None, layout: common.Layout = None, target: common.TargetName = "native",
-    batch: common.Batch = 1,
+    batch: common.Batch = 1, attention: common.Attention = None,
     plan: common.Plan = None,
     step: common.Step = None,
     beta: Annotated[
@@ -100,7 +100,9 @@ def simulate(
     at = accesses.At(draw or "")
     try:
         with observed(at) if draw else nullcontext():
-            if step and steps.ladder(chip)[0] == "amd":
+            if attention:
+                title, report, note, wrong = _attention(attention, chip, plan, anyway)
+            elif step and steps.ladder(chip)[0] == "amd":
                 title, report, note, wrong = _amd_step(step, chip, (m, n, k), beta)
             else:
                 title, report, note, wrong = _problem(step, common.sizes(m, n, k), dtype, layout, batch, chip, plan,
@@ -111,7 +113,7 @@ def simulate(
         _drawn(at, report, chip, to)
     output.show(lambda: _record(title, chip, note, report, wrong), lambda: _say(title, chip, note, report, wrong), json)
     if wrong:
-        output.fail(f"the product is wrong: {wrong}")
+        output.fail(f"the {'result' if attention else 'product'} is wrong: {wrong}")
 
 
 def _say(title: str, chip: Any, note: str, report: Any, wrong: str) -> None:
@@ -121,7 +123,7 @@ def _say(title: str, chip: Any, note: str, report: Any, wrong: str) -> None:
     if note:
         typer.echo(f"{output.fill(note)}\n")
     typer.echo(traffic.text(report, output.width()))
-    if not wrong:
+    if not wrong and not title.startswith("attention"):
         typer.echo("the product is exact")
 
 
@@ -159,6 +161,30 @@ def _problem(step: str | None, sizes: tuple[int, int, int], dtype: str | None, l
     else:
         report, note = tw.simulate(kernel, a, b, c, beta=beta), ""
     return str(problem), report, note, check.difference(c, expected)
+
+
+ERRORS = {"f64": 1e-12, "f32": 1e-5}       # of a result, as a share of the largest |v|; two units of other formats
+
+
+def _attention(text: str, chip: Any, plan: str | None, anyway: bool) -> tuple[str, Any, str, str]:
+    """A launch of an attention's kernel on normal numbers, compared with float64."""
+    import numpy as np
+
+    from tilewright.compiled import attention
+    from tilewright.formats import get
+
+    problem = attention.Attention.parse(text)
+    if problem.pairs * (problem.size + problem.value_size) > MOST["gpu"] and not anyway:
+        raise BadInput(f"{problem.flops:.1e} operations take the simulator long: at most {2 * MOST['gpu']:.0e}, or "
+                       "more with --anyway")
+    kernel = attention.compile(problem, chip, plan, 1)
+    q, k, v = attention.random(problem)
+    report = kernel.simulate(q, k, v)
+    apart = np.abs(report.result.astype(np.float64) - attention.expected(problem, q, k, v)).max(initial=0)
+    most = ERRORS.get(problem.q, 2 * float(getattr(get(problem.out), "eps", 0.0)))
+    most *= float(np.abs(v.astype(np.float64)).max(initial=0))
+    return (f"attention {problem}", report, f"{kernel.plan}; the largest error beside float64 is {apart:.2g}",
+            f"the largest error is {apart:.2g}, and {most:.2g} is allowed" if apart > most else "")
 
 
 def _amd_step(step: str, chip: Any, sizes: tuple[int | None, ...], beta: float) -> tuple[str, Any, str, str]:

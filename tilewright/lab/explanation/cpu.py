@@ -71,6 +71,11 @@ def invariant(there: Space, option: str, basis: Basis) -> tuple[CpuPlan, float]:
     return other.plan, basis.cost(other.shape, other.plan, there.chip).seconds
 
 
+def refused(there: Space) -> dict[str, int]:
+    """Candidates of CPUs that cannot run are left out."""
+    return {}
+
+
 def levels(there: Space, plan: CpuPlan, cost: Cost, basis: Basis) -> tuple[Level, ...]:
     known = basis.ceilings
     return levels_of(cost, {level: known.peak_bandwidth(level, plan.threads) if known else None

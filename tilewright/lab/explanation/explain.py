@@ -7,14 +7,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tilewright.api.attention import attention, problem_of_call
+from tilewright.attention_problem import Attention
 from tilewright.ir.program import Function
 from tilewright.lab.explanation.record import Alternative, Explanation, Section, cause, unmeasured
-from tilewright.lab.tuner.space import Space, here
+from tilewright.lab.tuner.space import Space, here, space_of
 from tilewright.plans import asked
 from tilewright.plans.common import Cost, NoPlan
 from tilewright.plans.invariant import OPTIONS
 from tilewright.plans.small_rules import COMPLEX
 from tilewright.problem import Gemm
+from tilewright.runtime.parametric import device_of
 from tilewright.targets import CpuTarget, coerce
 from tilewright.targets.machine import MOST_THREADS
 
@@ -22,13 +25,15 @@ EMPTY = "the product is empty: nothing is multiplied"
 
 
 def explain(what: Any, *args: Any, target: Any = None, plan: Any = None, measure: bool = False, simulate: bool = False,
-            threads: int | None = None, algorithm: str | None = None, grid: int | Sequence[int] | None = None
-            ) -> Explanation:
+            threads: int | None = None, algorithm: str | None = None, grid: int | Sequence[int] | None = None,
+            **call: Any) -> Explanation:
     """The plan of a problem, or what a kernel does, on `target` (default: this machine): tiles within tiles, bytes by
     level of memory, roofline, the time by cause, what limits it, and the next best plans. The result is data: print it,
     or see its `svg()`, `html()` and `record()`; a notebook shows pictures.
 
-    explain(problem[, target[, plan]])      a Gemm, by the plan that tilewright.matmul runs for contiguous operands
+    explain(problem[, target[, plan]])      a Gemm, by the plan that tilewright.matmul runs for contiguous operands; an
+                                            Attention, by that of tilewright.attention
+    explain(tilewright.attention, q, k, v, causal=True ...)     a call
     explain(kernel)                         a result of tilewright.compile
     explain(function, *args, target=)       a recorded kernel, a block program, or an emitter of tilewright.kernel, on
                                             the arguments of a call, which are copied: counted in the simulator. An
@@ -52,7 +57,13 @@ def explain(what: Any, *args: Any, target: Any = None, plan: Any = None, measure
     if hasattr(what, "problem") and hasattr(what, "plan"):              # a CompiledGemm
         _only(what, grid=grid, plan=plan, algorithm=algorithm, target=target, arguments=args or None)
         what, args, target, plan = what.problem, (), what.target, what.plan
-    if isinstance(what, Gemm):
+    if getattr(what, "func", what) is attention:
+        target = device_of(args) if target is None else target
+        what, args = problem_of_call(what, args, call), ()
+    elif call:
+        raise TypeError(f"explain takes no argument {next(iter(call))!r}: arguments of a call are those of tilewright."
+                        "attention")
+    if isinstance(what, (Gemm, Attention)):
         if len(args) > 2:
             raise TypeError(f"explain(problem, target, plan) takes two arguments after the problem, not {len(args)}")
         target, plan = (*args, *(target, plan)[len(args):])
@@ -78,19 +89,21 @@ def _only(what: Any, **options: Any) -> None:
                             + ("kernels" if name == "grid" else "problems") + ", and must be left out here")
 
 
-def _of_problem(problem: Gemm, target: Any, plan: Any, measure: bool, simulate: bool, threads: int | None,
+def _of_problem(problem: Any, target: Any, plan: Any, measure: bool, simulate: bool, threads: int | None,
                 algorithm: str | None) -> Explanation:
-    from tilewright.lab.explanation import cpu, gpu, measured, simulated
-    chip = coerce(target)
-    plan = asked.plan(plan, chip)
-    asked.algorithm(algorithm, plan, chip)
+    from tilewright.lab.explanation import attention, cpu, gpu, measured, simulated
+    chip, product = coerce(target), isinstance(problem, Gemm)
+    plan = asked.plan(plan, chip, not product)
     on_cpu = isinstance(chip, CpuTarget)
-    words: Any = cpu if on_cpu else gpu
+    words: Any = attention if not product else cpu if on_cpu else gpu
     if measure:
         here(chip)                          # RuntimeError before anything is explained
-    if on_cpu and plan:
-        threads = threads or min(plan.threads, MOST_THREADS)
-    there = Space(problem, chip, threads, algorithm)
+    if product:
+        asked.algorithm(algorithm, plan, chip)
+        threads = threads or (min(plan.threads, MOST_THREADS) if on_cpu and plan else None)
+    else:
+        asked.only_products(algorithm=algorithm, simulate=simulate, measure=measure)
+    there = space_of(problem, chip, threads, algorithm)
     shape, chosen, title = there.shape, plan or there.in_use, words.title(there)
     if not problem.flops:
         return Explanation(problem, chip, chosen, title, EMPTY, shape=shape,
@@ -103,14 +116,14 @@ def _of_problem(problem: Gemm, target: Any, plan: Any, measure: bool, simulate: 
     basis = there.basis(measure)
     cost = basis.cost(shape, chosen, chip)
     sections = *sections, *words.sections(there, chosen, cost)
-    if not algorithm and (invariant := tuple(_invariant(there, chosen, cost, basis, words))):
+    if product and not algorithm and (invariant := tuple(_invariant(there, chosen, cost, basis, words))):
         sections = *sections, Section("same bits", invariant)
     considered, alternatives = _alternatives(there, chosen, cost, basis, words)
     explained = Explanation(
         problem, chip, chosen, title, origin, (),
-        shape.flops if on_cpu else 2 * shape.batch * shape.m * shape.n * shape.k, words.tiles(there, chosen),
+        there.flops, words.tiles(there, chosen),
         words.levels(there, chosen, cost, basis), words.time(there, chosen, cost, basis), alternatives=alternatives,
-        considered=considered, refused={} if on_cpu else gpu.refused(there), sections=sections, shape=shape, cost=cost,
+        considered=considered, refused=words.refused(there), sections=sections, shape=shape, cost=cost,
         basis=basis if on_cpu else None)
     if simulate:
         explained = simulated.on_cpu(explained, there.planned._replace(plan=chosen)) if on_cpu else simulated.on_gpu(
@@ -143,5 +156,5 @@ def _alternatives(there: Space, chosen: Any, ours: Cost, basis: Any, words: Any
     for other in words.various(chosen, others):
         theirs = basis.cost(there.shape, other, there.chip)
         shown.append(Alternative(other, theirs.seconds / ours.seconds - 1,
-                                 *cause(ours, theirs, overlapping=there.planned is None)))
+                                 *cause(ours, theirs, overlapping=there.overlapping)))
     return len(others), tuple(sorted(shown, key=lambda each: each.slower))

@@ -16,7 +16,6 @@ from tilewright.compiler import artefact
 from tilewright.lab.measure import gpu_probe_kernels, nvidia_probe_kernels, probes
 from tilewright.lab.measure.machine import now
 from tilewright.lab.measure.probes import Basis
-from tilewright.plans import gpu
 from tilewright.plans.common import Cost
 from tilewright.targets import AmdTarget, GpuTarget
 
@@ -48,7 +47,7 @@ class GpuMeasured:
     def scaled(self, shape: Any, plan: Any, on: Any) -> Any:
         """The target for which the model's rates are those of this chip, for this plan."""
         kinds = {"mma": f"mma {shape.a}", "wgmma": f"wgmma {shape.a}", "dmma": "mma f64"}
-        return self.rescaled(on, kinds.get(plan.algorithm, shape.sums))
+        return self.rescaled(on, kinds.get(plan.algorithm.removeprefix("attention_"), shape.sums))
 
     def rescaled(self, on: Any, kind: str) -> Any:
         """The ceilings for multiply-adds, or matrix instructions, of this name."""
@@ -59,7 +58,7 @@ class GpuMeasured:
 
     def cost(self, shape: Any, plan: Any, target: Any) -> Cost:
         """The cost, as plans.gpu.cost, by these ceilings."""
-        found = gpu.cost(shape, plan, self.scaled(shape, plan, target))
+        found = shape.planner.cost(shape, plan, self.scaled(shape, plan, target))
         return replace(found, seconds=found.seconds + max(self.launch - LAUNCH, 0.0))
 
     def memory(self, on: Any) -> float:

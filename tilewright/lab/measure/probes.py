@@ -17,10 +17,7 @@ from typing import Any, cast
 
 from tilewright.lab.measure.machine import memory_bytes, now
 from tilewright.lab.measure.quiet import BUSY, Watch
-from tilewright.plans import gpu, model
 from tilewright.plans.common import Cost
-from tilewright.plans.cpu import CpuPlan
-from tilewright.plans.cpu_shape import Shape
 from tilewright.plans.model import Ceilings
 from tilewright.targets import CpuTarget, detect, names, target
 from tilewright.targets.machine import cpus
@@ -85,9 +82,10 @@ class Measured:
         return Ceilings(flops / (2 * at.lanes(DTYPES[dtype])), l2 or default.l2, l3 or l2 or default.l3,
                         self.peak_bandwidth("memory") or default.memory)
 
-    def cost(self, shape: Shape, plan: CpuPlan, target: CpuTarget) -> Cost:
-        """The cost, as plans.model.cost, by these ceilings."""
-        return model.cost(shape, plan, target, self.model_ceilings(target, shape.dtype, plan.threads))
+    def cost(self, shape: Any, plan: Any, target: CpuTarget) -> Cost:
+        """The cost, as the shape's planner has it, by these ceilings."""
+        threads = getattr(plan, "threads", shape.threads)
+        return cast(Cost, shape.planner.cost(shape, plan, target, self.model_ceilings(target, shape.dtype, threads)))
 
     # ---- how far to trust them
 
@@ -315,7 +313,7 @@ class Basis:
         """The predicted cost by these ceilings."""
         if self.ceilings:
             return cast(Cost, self.ceilings.cost(shape, plan, target))
-        return (model if isinstance(target, CpuTarget) else gpu).cost(shape, plan, target)
+        return cast(Cost, shape.planner.cost(shape, plan, target))
 
 
 def basis(target: CpuTarget, measured: bool = False) -> Basis:

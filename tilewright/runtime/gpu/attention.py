@@ -1,7 +1,7 @@
 """Attention on a GPU's stream: one launch of kernels/nvidia/attention.py for a call's shadows."""
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from tilewright.runtime.gpu.engine import Engine
     from tilewright.runtime.gpu.product import Run
 
-HOPPER = "tilewright.kernels.nvidia.attention:emit_attention"
 VALUES = "tilewright.kernels.nvidia.attention_values:emit_values"
 BYTE = np.dtype(np.uint8)
 AXES = "sequence", "head", "row", "column"      # of arrays of score functions, as attention_scores.AXES
@@ -152,6 +151,23 @@ class Launch:
         self.spare.append(arguments)
 
 
+def launched(case: AttentionCase, plan: AttentionPlan, arrays: Mapping[str, Array]) -> dict[str, Any]:
+    """Numbers that a kernel is launched with, by the names of parameters; arrays: what there is beside q, k and v."""
+    p, (shape, _) = case.problem, nvidia_attention.emitted(case, plan)
+    heads = p.kv_heads if shape.packed else p.heads
+    return {"queries": p.queries, "keys": p.keys, "heads": heads, "group": p.group, "pairs": p.sequences*heads,
+            "section": nvidia_attention.section(p, heads), "before": NO_END if p.before is None else p.before,
+            "after": NO_END if p.after is None else p.after, "sequences": p.sequences, "splits": plan.splits,
+            "factor": nvidia_attention.factor(1.0 if shape.score else p.scale), "scale": p.scale, **distances(arrays)}
+
+
+def maps_of(case: AttentionCase, plan: AttentionPlan, operands: Sequence[Array]) -> dict[str, Array]:
+    """q, k and v with the axes of the kernel's tensor maps."""
+    q, k, v = operands
+    packed = nvidia_attention.packed_rows(case.problem, plan)
+    return {"q": _grouped(q, case.problem.kv_heads) if packed else q, "k": k, "v": v}
+
+
 class Ready:
     """The launch of calls of one kind."""
 
@@ -160,17 +176,10 @@ class Ready:
         case = AttentionCase(p, lengths="lengths" in arrays)
         plan = asked.runs(plan, case, run.on.target) if plan else choice.chosen(case, run.on.target)[0]
         shape, own = nvidia_attention.emitted(case, plan)
-        heads, rows = p.kv_heads if shape.packed else p.heads, nvidia_attention.tiles_of(p, shape, plan)
-        numbers: dict[str, Any] = {
-            "queries": p.queries, "keys": p.keys, "heads": heads, "group": p.group, "pairs": p.sequences*heads,
-            "section": nvidia_attention.section(p, heads), "before": NO_END if p.before is None else p.before,
-            "after": NO_END if p.after is None else p.after, "sequences": p.sequences, "splits": plan.splits,
-            "factor": nvidia_attention.factor(1.0 if shape.score else p.scale), "scale": p.scale, **distances(arrays)}
-        q, k, v = operands
-        self.start = Launch(run, run.kernel(HOPPER, SHAPE=shape, PLAN=own),
-                            (min(rows*plan.splits, run.on.target.sms),), numbers,
-                            {"q": _grouped(q, p.kv_heads) if shape.packed else q, "k": k, "v": v},
-                            (*arrays, *WORKSPACE))
+        rows = nvidia_attention.tiles_of(p, shape, plan)
+        self.start = Launch(run, run.kernel(nvidia_attention.EMITTERS[plan.algorithm], SHAPE=shape, PLAN=own),
+                            (min(rows*plan.splits, run.on.target.sms),), launched(case, plan, arrays),
+                            maps_of(case, plan, operands), (*arrays, *WORKSPACE))
         self.bytes = (4*rows*plan.splits*nvidia_attention.ROWS*(p.value_size + 2), 4*rows) if shape.split else None
 
     def launch(self, run: Run, operands: dict[str, Array], arrays: dict[str, Array]) -> None:
