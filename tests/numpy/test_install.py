@@ -111,6 +111,29 @@ def test_some_functions_alone():
         twn.install(("kron",))
 
 
+def test_functions_that_were_installed_before_keep_their_rules():
+    """None is taken by these rules, within the block all are, and then none again."""
+    twn.install(("matmul",), {})
+    assert not ours()
+    with twn.installed(rules=EVERY):
+        assert ours()
+    assert twn.is_installed()
+    assert not ours()
+    assert not twn.is_installed("dot")
+
+
+def test_results_own_their_memory_and_lie_by_rows():
+    """As NumPy's: code that uses them resizes them, and views them in other shapes."""
+    a, b, c = np.ones((9, 20)), np.asfortranarray(np.ones((20, 7))), np.asfortranarray(np.ones((2, 9, 20)))
+    with twn.installed(rules=EVERY):
+        for _ in range(2):
+            found = a @ b
+            assert found.flags.owndata
+            found.resize((7, 9))
+            for x in (np.tensordot(c, b, 1), np.inner(c, b.T), np.inner(c, c)):
+                assert x.flags.c_contiguous
+
+
 def test_a_plan_is_made_for_sizes_that_come_again():
     with twn.installed(rules={"int32": Rules(*[Rule(1, after=3 * 125)] * 3)}):
         for name, call in (("inner", lambda a: np.inner(a, a)), ("einsum", lambda a: np.einsum("ij,jk->ik", a, a))):

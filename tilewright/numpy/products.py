@@ -103,8 +103,13 @@ def _of_inner(a: Any, b: Any) -> Sizes | None:
 
 def _inner(a: Any, b: Any) -> Any:
     if a.ndim > 2 or b.ndim > 2:
-        return tilewright.tensordot(a, b, (-1, -1))
+        return _tensordot(a, b, (-1, -1))
     return tilewright.matmul(a, b.T)
+
+
+def _tensordot(*given: Any) -> Any:
+    """By rows, as NumPy's, and never a scalar."""
+    return np.asarray(tilewright.tensordot(*given), order="C")
 
 
 def _of_tensordot(a: Any, b: Any, axes: Any = 2) -> Sizes | None:
@@ -148,6 +153,6 @@ def _labels(subscripts: str) -> tuple[str, str, tuple[str, str, str, str]] | Non
 
 FUNCTIONS: dict[str, tuple[Callable[..., Sizes | None], Callable[..., Any]]] = {
     "vdot": (_of_vdot, _vdot), "inner": (_of_inner, _inner),
-    "tensordot": (_of_tensordot, lambda *given: np.asarray(tilewright.tensordot(*given))),     # never a scalar
+    "tensordot": (_of_tensordot, _tensordot),
     "einsum": (_of_einsum, lambda *given: tilewright.einsum(*given)),
 }

@@ -58,6 +58,7 @@ class _Gate:
         self.context = array("q", bytes(gate.CONTEXT))
         self.seen = array("q", bytes(16 * gate.SLOTS))
         self.python: products.Ours | None = None
+        self.rules: Mapping[str, Rules] = {}
         made = gate.thunk(code.entry, self.context.buffer_info()[0])
         if made is None:
             raise Unsupported("this processor is no x86-64")
@@ -121,6 +122,7 @@ class _Gate:
             table[row, :, gate.ROW.index("row_stride")] *= dtype.itemsize
         if self.python is not None:
             self.python.use({dtype.num: rule for dtype, rule in known})
+        self.rules = dict(rules)
         self.kept.append(table)                 # for ever: another thread may be reading one that is replaced
         for i in range(gate.MOST_USERS):
             self._set(gate.USERS + 8*i, users[i] if i < len(users) else -1)
@@ -211,12 +213,13 @@ def is_installed(name: str = "matmul") -> bool:
 
 @contextmanager
 def installed(functions: tuple[str, ...] = FUNCTIONS, rules: Mapping[str, Rules] | None = None) -> Iterator[None]:
-    """`with installed():` as install() before and uninstall() after; functions that were installed before stay so."""
-    before = [x for x in FUNCTIONS if is_installed(x)]
+    """`with installed():` as install() before and uninstall() after; functions that were installed before stay so, by
+    their rules."""
+    before = {x: _gates[x].rules for x in FUNCTIONS if is_installed(x)}
     install(functions, rules)
     try:
         yield
     finally:
         uninstall()
-        if before:
-            install(tuple(before))
+        for name, old in before.items():
+            install((name,), old)
