@@ -36,6 +36,15 @@ def test_results_have_the_same_numbers_and_dtypes(dtype, request):
             np.testing.assert_array_equal(x.compute(), y.compute())
 
 
+def test_sums_of_bytes_over_several_axes_are_exact():
+    """32 bits hold the sums over one axis of 1000, and not those over two."""
+    x = da.full((1000, 1000), -128, dtype=np.int8, chunks=500)
+    with twd.install(), dask.config.set(scheduler="sync"):
+        for found in (da.tensordot(x, x, axes=2), da.einsum("ij,ij->", x, x)):
+            assert ours(found)
+            assert found.compute() == 1000 * 1000 * 128**2
+
+
 def test_what_is_not_taken_is_dasks():
     x, y = da.ones((4, 4), chunks=2, dtype="f4"), da.ones((4, 4), chunks=2, dtype="c8")
     with twd.install():

@@ -173,6 +173,37 @@ def test_several_results_and_reductions(request):
         twd.matmul(da.from_array(a, chunks=3), da.from_array(b, chunks=3), epilogue=lambda acc: tw.pairs(acc)[1])
 
 
+def test_a_reduction_alone_is_one_array():
+    a, b = numbers(np.random.default_rng(5), (7, 11)), numbers(np.random.default_rng(6), (11, 5))
+    x, y = da.from_array(a, chunks=(3, 4)), da.from_array(b, chunks=(4, 5))
+    found = twd.matmul(x, y, epilogue=tw.row_sum)
+    assert found.shape == (7,)
+    np.testing.assert_array_equal((found + 1).compute(), (a @ b).sum(1) + 1)
+
+
+def test_truth_values_over_several_blocks_of_k():
+    rng = np.random.default_rng(7)
+    a, b = rng.random((7, 31)) < 0.2, rng.random((31, 5)) < 0.2
+    for rows in 3, 7:
+        x, y = da.from_array(a, chunks=(rows, 4)), da.from_array(b, chunks=(4, 2))
+        for found, wanted in ((twd.matmul(x, y), a @ b), (twd.einsum("ij,jk->ki", x, y), (a @ b).T)):
+            assert found.dtype == bool
+            assert found.compute().dtype == bool
+            np.testing.assert_array_equal(found.compute(), wanted)
+
+
+@pytest.mark.parametrize("subscripts", ["ii->i", "ij,k->ij", "iij,j->i"])
+def test_einsum_of_a_label_that_one_operand_has_keeps_the_dtype(subscripts):
+    """Dask adds bytes up in int64, which is not the result's dtype."""
+    shapes = {"ii->i": [(4, 4)], "ij,k->ij": [(3, 4), (5,)], "iij,j->i": [(3, 3, 4), (4,)]}[subscripts]
+    for dtype in np.int8, BF16:
+        given = [numbers(np.random.default_rng(8), shape, dtype) for shape in shapes]
+        found = twd.einsum(subscripts, *[da.from_array(x, chunks=2) for x in given])
+        wanted = tw.einsum(subscripts, *given)
+        assert found.dtype == found.compute().dtype == wanted.dtype
+        np.testing.assert_array_equal(found.compute(), wanted)
+
+
 def test_weights_that_every_task_reads_as_a_whole(request):
     rng = np.random.default_rng(7)
     a, w = rng.standard_normal((40, 64), np.float32), rng.standard_normal((64, 48), np.float32)

@@ -76,6 +76,22 @@ def test_groups_of_k():
     np.testing.assert_array_equal(found.compute(), wanted)
 
 
+@pytest.mark.parametrize(("ends", "error", "text"), [
+    ([3, 2, 11, 12, 20], ValueError, "must not descend"), ([3, 3, 11, 12, 24], ValueError, "must not exceed rows of a"),
+    ([-1, 3, 11, 12, 20], ValueError, "must not descend"), ([3.0, 3, 11, 12, 20], TypeError, "must be integers"),
+])
+def test_offsets_are_checked(ends, error, text):
+    """NumPy's before anything is computed, Dask's by the tasks."""
+    a, b = da.from_array(A, chunks=(10, 8)), da.from_array(B, chunks=(2, 8, 4))
+    with pytest.raises(error, match=text):
+        twd.grouped_matmul(a, b, ends)
+    with pytest.raises(error, match=text):
+        twd.grouped_matmul(a, b, da.from_array(np.array(ends), chunks=-1)).compute()
+    with pytest.raises(ValueError, match="must agree in k"):
+        twd.grouped_matmul(a[:, :7], b, OFFSETS)
+    assert twd.grouped_matmul(a, b[:0], []).compute().tolist() == np.zeros((23, 6)).tolist()
+
+
 def test_errors():
     a, b = da.from_array(A, chunks=(9, 8)), da.from_array(B, chunks=-1)
     with pytest.raises(ValueError, match="offsets must have 5 numbers"):

@@ -62,10 +62,10 @@ MOST = {
     "lines of the body of matmul": 31,
     "functions over 60 lines": 36,
     "files over 400 lines": 0,
-    "lines of the library": 72957,
+    "lines of the library": 72958,
     "lines of loop nests": 10523,
     "lines of the lab": 27328,
-    "lines of other engines": 8133,
+    "lines of other engines": 8183,
 }
 OTHERS = "dask/", "mpi/", "numpy/", "jax/", "checkpoints/", "torch/distributed/"  # what serves programs of others
 NESTS = "nests/"         # the folder of users' loops, counted by itself: it is no part of how products are made

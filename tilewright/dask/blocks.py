@@ -22,6 +22,7 @@ import numpy as np
 
 import tilewright as tw
 from tilewright import forks
+from tilewright.rules import grouping
 from tilewright.runtime.cpu import pool
 
 VARIABLE = "TILEWRIGHT_NUM_THREADS"
@@ -131,6 +132,8 @@ class Work:
         if acc is not None:
             more = {"c": acc, "beta": 1}
         bare = "epilogue" not in self.finish
+        if last and bare and acc is not None and "b" == np.dtype(self.finish["out_dtype"]).kind:  # sums are integers
+            return multiply(*self.first, a, b, out_dtype=self.sums, **more, **how) != 0
         if own and (not last or (bare and np.dtype(self.finish["out_dtype"]) == acc.dtype)):
             return multiply(*self.first, a, b, out=acc, **more, **how)
         if last:
@@ -199,18 +202,21 @@ def _block(x: Any, held: dict[Any, Any]) -> Any:
     return x.value if type(x) is Whole else x
 
 
-def run_groups(how: dict[str, Any], begin: int, cut: Sequence[int], columns: slice, operands: dict[str, Any], a: Any,
-               offsets: Any, *stacks: Any) -> Any:
-    """Groups of the rows of a block of a that begins at this row. `offsets` are those of the whole array; `stacks`: the
-    groups' matrices, in blocks of groups that begin at `cut`; `columns`: which of all columns these are."""
-    offsets, found = np.asarray(offsets, np.int64), None
+def run_groups(how: dict[str, Any], at: tuple[int, int], cut: Sequence[int], columns: slice, operands: dict[str, Any],
+               a: Any, offsets: Any, *stacks: Any) -> Any:
+    """Groups of the rows of a block of a. `at`: the row at which it begins, and how many rows a has. `offsets` are
+    those of the whole array; `stacks`: the groups' matrices, in blocks of groups that begin at `cut`; `columns`: which
+    of all columns these are. ValueError for offsets that no groups have."""
+    (begin, most), found = at, None
+    offsets = grouping.checked(np.asarray(offsets), "rows of a", most)
     rows, total = len(a), len(offsets)
     multiply: Any = tw.grouped_matmul
     with share_of_threads():
         for first, stack in zip(cut, stacks):
             b = _block(stack, {})
             ends = offsets[first:first + b.shape[0]]
-            start, stop = (int(np.clip(x - begin, 0, rows)) for x in (offsets[first - 1] if first else 0, ends[-1]))
+            start, stop = (int(np.clip(x - begin, 0, rows)) for x in (offsets[first - 1] if first else 0,
+                                                                      ends[-1] if ends.size else 0))
             if len(stacks) == 1:
                 start, stop = 0, rows
             own = {name: _part(x, slice(begin + start, begin + stop), columns, slice(first, first + b.shape[0]), total)

@@ -102,8 +102,9 @@ def chosen(of: Chains, schedule: str, result_bytes: float) -> tuple[list[bool], 
     sides = of.a, of.b
     if schedule == "reload":
         if not any(x.nodes for x in sides):
-            raise ValueError('schedule="reload" is for operands whose blocks are made from data in the graph alone, as '
-                             "those of da.from_zarr and da.from_array, and a and b are others")
+            raise ValueError('schedule="reload" is for operands whose blocks are read or made when they are needed, as '
+                             "those of da.from_zarr and of da.from_array of what is read by index, and a and b are "
+                             "arrays in memory or made by other tasks")
         return [bool(x.nodes) for x in sides], False
     if schedule == "blocks":
         return [False, False], False

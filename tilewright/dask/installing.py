@@ -4,13 +4,17 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from functools import wraps
+from math import prod
 from typing import Any
 
 import dask.array as da
 import numpy as np
 
 from tilewright import formats
+from tilewright.api import as_matmul
 from tilewright.dask import products
+from tilewright.rules import subscripts
+from tilewright.rules.subscripts import DOTS
 
 # Where Dask keeps each function, by which names its own code looks it up.
 PLACES = {"matmul": ("dask.array", "dask.array.routines"), "tensordot": ("dask.array", "dask.array.routines"),
@@ -79,7 +83,7 @@ def _switched(name: str, original: Any, rule: Callable[[Any], bool]) -> Any:
         if given and len(arrays) == 2 and not kwargs.keys() - {"axes"} and _ready(arrays, rule):
             try:
                 wanted = _dtype(name, original, args, kwargs)
-                narrow = "i32" if wanted == np.int64 and _fits(arrays) else wanted
+                narrow = "i32" if wanted == np.int64 and _fits(name, arrays, args, kwargs) else wanted
                 return ours(*args, **kwargs, out_dtype=narrow).astype(wanted)
             except (TypeError, ValueError):     # Dask says what is wrong with it, or knows more
                 pass
@@ -101,13 +105,28 @@ def _dtype(name: str, original: Any, args: tuple[Any, ...], kwargs: dict[str, An
     raise AssertionError
 
 
-def _fits(arrays: list[Any]) -> bool:
-    """Whether sums of products of bytes are below 2^31, however many axes are summed over."""
+def _fits(name: str, arrays: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether sums of products of bytes are below 2^31. Unknown sizes are nan, and not below."""
     if arrays[0].dtype.itemsize > 1 or arrays[0].dtype.kind not in "iu":
         return False
     largest = 128 if arrays[0].dtype.kind == "i" else 255
-    return bool(min(x.size for x in arrays) * largest**2 < 1 << 31) or all(
-        x.ndim == 2 and max(x.shape) * largest**2 < 1 << 31 for x in arrays)
+    return bool(_terms(name, arrays, args, kwargs) * largest**2 < 1 << 31)
+
+
+def _terms(name: str, arrays: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
+    """How many products are added up for an element of the result, at most."""
+    a, b = arrays
+    if name == "matmul":
+        return float(a.shape[-1])
+    if name == "tensordot":
+        axes = kwargs.get("axes", args[2] if len(args) > 2 else 2)
+        return float(prod(a.shape[i] for i in as_matmul.axes_of(axes, a.ndim, b.ndim)[0]))
+    _, labels, output = subscripts.read(args)
+    if any(DOTS in term for term in labels):
+        return float(min(a.size, b.size))
+    sizes = dict(zip((*labels[0], *labels[1]), (*a.shape, *b.shape)))
+    kept = {*labels[0]} ^ {*labels[1]} if output is None else {*output}
+    return float(prod(n for label, n in sizes.items() if label not in kept))
 
 
 def _ready(arrays: list[Any], rule: Callable[[Any], bool]) -> bool:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 import dask.array as da
@@ -94,7 +95,8 @@ def einsum(*given: Any, out_dtype: Any = None, alpha: complex = 1, beta: complex
     if len(items) == 1:
         items.append((da.ones((), chunks=(), dtype=made[0].dtype), ()))
         path = [(0, 1)]
-    out_dtype = _common(made) if out_dtype is None and len(made) > 2 else out_dtype
+    summed = any(x.dtype != y.dtype for x, (y, _) in zip(made, items))      # by Dask, in the format of sums
+    out_dtype = _common(made) if out_dtype is None and (len(made) > 2 or summed) else out_dtype
     while len(items) > 1:
         at, path = path[0], path[1:]
         if len(at) != 2:
@@ -129,8 +131,9 @@ def _sums_of(a: Any, b: Any) -> Any:
 
 
 def _common(arrays: Sequence[Any]) -> Any:
-    """The dtype that NumPy gives the product of all; of narrow floats None: that of the last product."""
-    return np.result_type(*arrays) if all(x.dtype.kind in "biufc" and x.dtype.isbuiltin for x in arrays) else None
+    """The dtype that NumPy gives the product of all, one after the other."""
+    return reduce(lambda a, b: arguments.dtypes(np.empty((0, 0), a), np.empty((0, 0), b), None, None)[1],
+                  (x.dtype for x in arrays))
 
 
 def _alone(x: Any, number: int, terms: Any) -> tuple[Any, Labels]:

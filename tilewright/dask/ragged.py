@@ -12,6 +12,7 @@ from dask.highlevelgraph import HighLevelGraph
 import tilewright as tw
 from tilewright.dask import blocks, chunks
 from tilewright.dask.operands import Fixed, operand
+from tilewright.rules import grouping
 
 
 def grouped_matmul(a: Any, b: Any, offsets: Any, *, out_dtype: Any = None, alpha: float = 1, epilogue: Any = None,
@@ -37,6 +38,14 @@ def grouped_matmul(a: Any, b: Any, offsets: Any, *, out_dtype: Any = None, alpha
     if x.ndim != 2 or y.ndim not in (2, 3) or ends.ndim != 1:
         raise ValueError(f"a must be [M, k] and b [G, k, n], or [m, K] and [K, n], and offsets 1-D, and they have "
                          f"{x.ndim}, {y.ndim} and {ends.ndim} axes")
+    if ends.dtype.kind not in "iu" and ends.size:
+        raise TypeError(f"offsets must be integers, but its dtype is {ends.dtype}")
+    steps = y.shape[2 if trans_b and not isinstance(y, Fixed) else -2]
+    if x.shape[1] != steps and not np.isnan(x.shape[1]) and not np.isnan(steps):
+        raise ValueError(f"a and b must agree in k, but their shapes are {x.shape} and {y.shape}")
+    axis, extent = ("rows of a", x.shape[0]) if y.ndim == 3 else ("steps of k", x.shape[1])
+    if not isinstance(ends, da.Array):
+        ends = grouping.checked(ends, axis, extent)
     x = chunks.whole(x, "a", 1, why)
     if y.ndim == 2:
         if epilogue is not None or trans_b:
@@ -67,8 +76,9 @@ def _of_rows(x: Any, y: Any, ends: Any, how: dict[str, Any], operands: dict[str,
     few = {k: blocks._part(v, slice(0, 0), slice(0, sum(columns)), slice(0, y.shape[0]), y.shape[0])
            for k, v in given.items()}
     multiply: Any = tw.grouped_matmul
-    result = multiply(np.zeros((0, x.shape[1]), x.dtype),
-                      y.value if isinstance(y, Fixed) else np.zeros((y.shape[0], x.shape[1], sum(columns)), y.dtype),
+    none = np.broadcast_to(np.zeros((), y.dtype), (y.shape[0], x.shape[1], sum(columns))) if (
+        isinstance(y, da.Array)) else y.value
+    result = multiply(np.zeros((0, x.shape[1]), x.dtype), none,
                       np.zeros(y.shape[0], np.int64), **how, **({"operands": few} if few else {}))
     if type(result) is tuple or result.ndim != 2 or result.shape[1] != sum(columns):
         raise TypeError("an epilogue of groups must return one number for each element: reductions, tw.pairs and "
@@ -85,9 +95,9 @@ def _of_rows(x: Any, y: Any, ends: Any, how: dict[str, Any], operands: dict[str,
             ends, first, y.chunks[0][q], begin, rows)] or [0]
         for j, (left, width) in enumerate(zip(chunks.begins(columns), columns)):
             stacks = [(y.name,) if isinstance(y, Fixed) else (y.name, q, 0, j) for q in needed]
-            graph[name, i, j] = Task((name, i, j), blocks.run_groups, how, begin, [starts[q] for q in needed],
-                                     slice(left, left + width), given, TaskRef((x.name, i, 0)), TaskRef(where),
-                                     *map(TaskRef, stacks))
+            graph[name, i, j] = Task((name, i, j), blocks.run_groups, how, (begin, sum(x.chunks[0])),
+                                     [starts[q] for q in needed], slice(left, left + width), given,
+                                     TaskRef((x.name, i, 0)), TaskRef(where), *map(TaskRef, stacks))
     arrays = [v for v in (x, y, ends) if isinstance(v, da.Array)]
     return da.Array(HighLevelGraph.from_collections(name, graph, dependencies=arrays), name, (x.chunks[0], columns),
                     dtype=result.dtype)

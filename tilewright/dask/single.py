@@ -90,8 +90,10 @@ def product(asked: Asked, a: Any, b: Any) -> Any:
     graph |= {(x.name,): DataNode((x.name,), blocks.Whole(x.value)) for x in pair if isinstance(x, Fixed)}
     arrays = [x for x in (*pair, *(x for _, x, _ in more)) if not isinstance(x, Fixed)]
     whole = HighLevelGraph.from_collections(name, graph, dependencies=arrays)
-    if len(results) == 1:
+    if len(results) == 1 and not results[0].reduced:
         return da.Array(whole, name, _chunks(results[0], cut), dtype=results[0].dtype)
+    if len(results) == 1:
+        return _one(whole, name, None, results[0], asked.output, cut)
     return tuple(_one(whole, name, i, result, asked.output, cut) for i, result in enumerate(results))
 
 
@@ -202,12 +204,13 @@ def _chunks(result: Result, cut: dict[Any, Any]) -> tuple[Any, ...]:
     return tuple(found)
 
 
-def _one(whole: HighLevelGraph, name: str, number: int, result: Result, output: Labels, cut: dict[Any, Any]) -> Any:
-    """One of several results, of which each block's task returns a tuple."""
-    own, graph = f"{name}-{number}", {}
+def _one(whole: HighLevelGraph, name: str, number: int | None, result: Result, output: Labels, cut: dict[Any, Any]
+         ) -> Any:
+    """One of several results, of which each block's task returns a tuple; None: the only one, with fewer axes."""
+    own, graph = f"{name}-{number or 0}", {}
     for at in chunks.blocks([cut[label] for label in output]):
         key = (own, *(i for i, label in zip(at, output) if label in result.labels))
-        graph[key] = Task(key, getitem, TaskRef((name, *at)), number)
+        graph[key] = Task(key, getitem, TaskRef((name, *at)), ... if number is None else number)
     layers: Any = {**whole.layers, own: graph}
     return da.Array(HighLevelGraph(layers, {**whole.dependencies, own: {name}}), own, _chunks(result, cut),
                     dtype=result.dtype)
