@@ -21,10 +21,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tilewright.lab.bench import results
 
-PLANS = {128: ("128x128 stages=2", "128x176 stages=2", "128x160 stages=2"),
-         64: ("192x128 stages=2", "128x128 stages=3", "128x192 stages=2")}
+PLANS = {128: (*(f"attention_wgmma 128x{keys} stages=2" for keys in (128, 176, 160)), *(
+    f"attention_mma {tile}" for tile in ("256x32 stages=3 height=32", "128x64 stages=2", "64x64 stages=2"))),
+         64: (*(f"attention_wgmma {tile}" for tile in ("192x128 stages=2", "128x128 stages=3", "128x192 stages=2")),
+              *(f"attention_mma {tile}" for tile in ("256x64 stages=3 height=32", "128x128 stages=2")))}
 DECODE = ((1, 32768), (16, 8192))
-DECODES = ("64x128 stages=3", "64x64 stages=6")
+DECODES = ("attention_wgmma 64x128 stages=3", "attention_wgmma 64x64 stages=6",
+           "attention_mma 16x64 stages=3 splits=16")
 
 
 def softcap(score: Any, i: Any, j: Any, head: Any) -> Any:
@@ -78,13 +81,14 @@ def compile_one(case: tuple[Any, str | None]) -> None:
     from tilewright.plans.attention_choice import AttentionCase
     from tilewright.targets import target
     there, chip = AttentionCase(case[0]), target("sm_90a")
-    shape, plan = nvidia_attention.emitted(there, plan_of(case[1]) or nvidia_attention.choose(there, chip))
-    artefact.code(nvidia_attention.EMITTERS[plan.algorithm], chip, SHAPE=shape, PLAN=plan, WARP=32)
+    plan = plan_of(case[1]) or nvidia_attention.choose(there, chip)
+    shape, own = nvidia_attention.emitted(there, plan)
+    artefact.code(nvidia_attention.EMITTERS[plan.algorithm], chip, SHAPE=shape, PLAN=own, WARP=32)
 
 
 def plan_of(text: str | None) -> Any:
     from tilewright.plans.nvidia_attention import AttentionPlan
-    return text and AttentionPlan.parse(f"attention_wgmma {text}")
+    return text and AttentionPlan.parse(text)
 
 
 def ours(q: Any, k: Any, v: Any, out: Any, p: Any, text: str | None) -> Any:

@@ -20,6 +20,8 @@ One case, here and under compute-sanitizer:
 Without a GPU, on the fake driver: one cheap case of each kind, any case that is given, or as many as there is time for:
 
     python -m tests.fuzz.device --simulate [--only KIND] [--case "{...}"] [--seconds N]
+
+of an H200, or of the chip that TILEWRIGHT_FUZZ_CHIP names (sm_80, sm_86, sm_89).
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ Each lies in memory of its own between margins that nobody may write to, at any 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from itertools import chain, repeat
 from typing import Any, NamedTuple
@@ -27,8 +28,14 @@ class Device:
         import torch
 
         self.torch = torch
-        names = ("f64", "f32", "f16", "bf16", "e4m3fn", "e5m2", "i64", "i32", "i16", "i8", "u8", "c64", "c128")
+        names = ("f64", "f32", "f16", "bf16", "e4m3fn", "e5m2", "i64", "i32", "i16", "i8", "u8", "c64", "c128", "bool")
         self.dtypes = {formats.FORMATS[x].dtype: getattr(torch, formats.FORMATS[x].numpy_name) for x in names}
+
+    @property
+    def target(self) -> Any:
+        from tilewright.runtime.cuda import module
+
+        return module.target()
 
     def memory(self, raw: np.ndarray) -> Any:
         return self.torch.from_numpy(raw.copy()).cuda()
@@ -57,13 +64,15 @@ class Simulated:
 
     simulated = True
 
-    def __init__(self, chip: str = "sm_90a") -> None:
+    def __init__(self, chip: str = "") -> None:
         import pytest
 
         from tests.helpers.gpus import machine
+        from tilewright.targets import target
 
+        chip = chip or os.environ.get("TILEWRIGHT_FUZZ_CHIP", "sm_90a")
         self.patch = pytest.MonkeyPatch()
-        self.on = machine(self.patch, chip)
+        self.on, self.target = machine(self.patch, chip), target(chip)
 
     def memory(self, raw: np.ndarray) -> Any:
         return raw

@@ -10,10 +10,12 @@ import numpy as np
 import tilewright as tw
 from tests.fuzz import attention
 from tests.fuzz.gpu_kinds import KINDS, Case, Kind
-from tests.helpers.attention import expected
+from tests.helpers.attention import checked, expected
+from tilewright.plans import nvidia_attention
+from tilewright.plans.attention_choice import AttentionCase
 
 LENGTHS = (0, 1, 2, 3, 31, 64, 65, 111, 128, 129, 191, 192, 193, 255, 300, 517, 700, 1025)
-SIZES = ((64, 64), (128, 128), (32, 32), (96, 96), (192, 128), (256, 256), (64, 160))
+SIZES = ((64, 64), (128, 128), (32, 32), (96, 96), (192, 128), (256, 256), (64, 160), (48, 80), (16, 112))
 FEW = (1, 1, 2, 3, 7, 16)
 # Of a head's result, by norms, since results are means of many values: powers and the result are rounded, those of
 # e4m3fn to four bits. Of the largest |v|, for each element.
@@ -29,7 +31,8 @@ def of_attention(rng: Random) -> Case:
             "causal": rng.choice([False, True, True, "upper left"]), "sinks": rng.random() < 0.2,
             "window": rng.choice([None, None, None, [50, None], [None, 30], [140, 20], [0, 0]]),
             "bias": rng.choice([None, None, None, None, "floats", "mask", "alibi", "function"]),
-            "softcap": rng.choice([None, None, None, 2.0]), "page": rng.choice([8, 16, 64, 128, 256])}
+            "softcap": rng.choice([None, None, None, 2.0]), "page": rng.choice([5, 8, 16, 64, 128, 256]),
+            "plan": rng.choice([None, None, *(rng.randrange(1000) for _ in range(2))])}
 
 
 def draw(rng: Random, f: Case) -> Case:
@@ -49,8 +52,9 @@ def check(on: Any, case: Case) -> None:
               for name, x in how.items() if name != "operands"}
     if "operands" in how:
         beside["operands"] = {name: placed(on, x) for name, x in how["operands"].items()}
-    found, lse = tw.attention(**there, **beside, return_lse=True)
-    again = tw.attention(**there, **beside)
+    plan = drawn(checked(**arrays, **how), on, case["plan"])
+    found, lse = tw.attention(**there, **beside, return_lse=True, plan=plan)
+    again = tw.attention(**there, **beside, plan=plan)
     on.finish()
     found, lse, again = on.back(found), on.back(lse), on.back(again)
     assert again.tobytes() == found.tobytes(), "other bits without lse"
@@ -65,17 +69,25 @@ def check(on: Any, case: Case) -> None:
     assert apart <= (3e-2 if case["q"] == "e4m3fn" else 1e-3), f"lse {apart}"
 
 
+def drawn(call: Any, on: Any, number: int | None) -> Any:
+    """The plan of this number among those that are legal, of all kernels; None, which leaves the choice, for None."""
+    if number is None:
+        return None
+    there = AttentionCase(call.problem, lengths=call.lengths is not None)
+    chip = on.target
+    legal = [plan for plan in nvidia_attention.candidates(there, chip) if not plan.violations(there, chip)]
+    return legal[number % len(legal)] if legal else None
+
+
 def placed(on: Any, x: Any) -> Any:
     """The array in the device's memory, with the order of its axes there."""
     order = sorted(range(x.ndim), key=lambda axis: -x.strides[axis])
     memory = on.memory(np.append(np.frombuffer(x.transpose(order).tobytes(), np.uint8), np.zeros(16, np.uint8)))
-    dtype = np.dtype(np.uint8) if x.dtype == bool else x.dtype
     strides = [0] * x.ndim
     step = 1
     for axis in reversed(order):
         strides[axis], step = step, step * max(x.shape[axis], 1)
-    found = on.view(memory, 0, dtype, x.shape, strides)
-    return found.view(on.torch.bool) if x.dtype == bool else found
+    return on.view(memory, 0, x.dtype, x.shape, strides)
 
 
 def _laid(x: Any, tokens_first: bool) -> Any:

@@ -11,9 +11,10 @@ from tilewright.targets import target
 
 def assembled(function: Any, arch: str = "sm_90a") -> tuple[str, str]:
     """The PTX of a recorded kernel, and what `ptxas -v` prints of it. A test is skipped where there is no ptxas."""
-    text = llvm.assembly(function, target(arch))
-    done = subprocess.run([ptxas.find(), f"-arch={arch}", "-v", "-", "-o", "/dev/null"], input=text, text=True,
-                          capture_output=True)
+    chip = target(arch)
+    text = llvm.assembly(function, chip)
+    done = subprocess.run([ptxas.find(), f"-arch={chip.chip or chip.name}", "-v", "-", "-o", "/dev/null"], input=text,
+                          text=True, capture_output=True)
     said = done.stdout + done.stderr
     assert done.returncode == 0, said
     return text, said

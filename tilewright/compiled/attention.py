@@ -170,15 +170,15 @@ class NvidiaAttentionKernel(AttentionKernel, NvidiaCode):
         function, tiles = self.function, nvidia_attention.tiles_of(p, shape, self.plan)
         out = np.empty((*q.shape[:-1], p.value_size), FORMATS[p.out].dtype)
         arrays = {"out": out, **({"lse": np.empty(q.shape[:-1], np.float32)} if p.lse else {})}
-        values = on_gpu.launched(self.case, self.plan, arrays)
+        values = on_gpu.launched(self.case, self.plan, arrays, (q, k, v)) | dict(zip("qkv", (q, k, v)))
         values |= {name: np.float32(values[name]) for name in ("factor", "scale")}
         values |= {name: uninitialised(x) for name, x in arrays.items()}
         values |= {"counters": np.zeros(tiles, np.int32), "workspace": uninitialised(np.empty(
-            (tiles*self.plan.splits, nvidia_attention.ROWS*(p.value_size + 2)), np.float32))}
+            (tiles*self.plan.splits, self.plan.rows*(p.value_size + 2)), np.float32))}
         types = {name: value.type for name, value in function.params}
         for name, x in on_gpu.maps_of(self.case, self.plan, (q, k, v)).items():
             values[name] = Mapped(TiledMap(types[name].tile, x.shape[::-1], x.strides[-2::-1]), x)
-        grid = min(tiles * self.plan.splits, self.target.sms)
+        grid = nvidia_attention.grid_of(p, shape, self.plan, self.target)
         report = simulate_function(function, [values[name] for name in types], (grid,), self.target)
         report.result = out
         return report

@@ -40,7 +40,8 @@ _FAMILIES = (_Family(CpuTarget, "tilewright.plans.cpu", "CpuPlan", ("packed", "i
              _Family(AmdTarget, "tilewright.plans.amd", "AmdPlan", ("mfma", "xf32", "scaled", "bf16_emulated")),
              _Family(CpuTarget, "tilewright.plans.cpu_attention", "CpuAttention",
                      ("attention_strips", "attention_rows"), True),
-             _Family(GpuTarget, "tilewright.plans.nvidia_attention", "AttentionPlan", ("attention_wgmma",), True))
+             _Family(GpuTarget, "tilewright.plans.nvidia_attention", "AttentionPlan",
+                     ("attention_wgmma", "attention_mma"), True))
 
 
 def problem(what: Any) -> Gemm:

@@ -25,9 +25,9 @@ def attended(on, arrays, how, given=None):
     return [x.host for x in found]
 
 
-def check(monkeypatch, arrays, **how):
+def check(monkeypatch, arrays, chip="sm_90a", **how):
     attention.ready.forget()                # of a fake before
-    on = machine(monkeypatch, "sm_90a")
+    on = machine(monkeypatch, chip)
     out, lse = attended(on, arrays, how)
     want, sums = (x.reshape(y.shape) for x, y in zip(reference(checked(**arrays, **how)), (out, lse)))
     seen = sums > -np.inf
@@ -94,18 +94,33 @@ def eight_bits():
     return arrays | {"k_scale": np.full((1, 1), 0.5, np.float32), "v_scale": np.full((1, 1), 2, np.float32)}
 
 
+CALLS = {
+    "window": (lambda: qkv((2, 2, 40, 64), (2, 1, 90, 64), (2, 1, 90, 96)),
+               {"causal": "upper left", "window": 30, "softcap": 5.0}),
+    "tokens first": (tokens_first, {}), "beside": (beside, {"causal": True}), "ragged": (ragged, {"causal": True}),
+    "pages": (partial(pages, 1, 16), {"causal": True}), "long pages": (partial(pages, 2, 256), {"causal": True}),
+    "any distance": (at_any_distance, {"scale": -0.2}), "padded": (partial(padded, BF16), {"causal": True}),
+    "padded 8 bits": (partial(padded, E4M3), {}), "8 bits": (eight_bits, {"causal": True, "softcap": 3.0})}
+
+
 @pytest.mark.sampled(4)
-@pytest.mark.parametrize(("arrays", "how"), [
-    (lambda: qkv((2, 2, 40, 64), (2, 1, 90, 64), (2, 1, 90, 96)),
-     {"causal": "upper left", "window": 30, "softcap": 5.0}),
-    (tokens_first, {}), (beside, {"causal": True}), (ragged, {"causal": True}),
-    (partial(pages, 1, 16), {"causal": True}), (partial(pages, 2, 256), {"causal": True}),
-    (at_any_distance, {"scale": -0.2}), (partial(padded, BF16), {"causal": True}), (partial(padded, E4M3), {}),
-    (eight_bits, {"causal": True, "softcap": 3.0}),
-], ids=["window", "tokens first", "beside", "ragged", "pages", "long pages", "any distance", "padded", "padded 8 bits",
-        "8 bits"])
-def test_calls(monkeypatch, arrays, how):
+@pytest.mark.parametrize("name", CALLS)
+def test_calls(monkeypatch, name):
+    arrays, how = CALLS[name]
     check(monkeypatch, arrays(), **how)
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", CALLS)
+def test_calls_by_mma(monkeypatch, name):
+    """On chips without warpgroups' instructions."""
+    arrays, how = CALLS[name]
+    check(monkeypatch, arrays(), "sm_89" if "8 bits" in name else "sm_80" if "any" in name else "sm_86", **how)
+
+
+def test_sizes_and_pages_that_wgmma_has_not(monkeypatch):
+    """A multiple of 16, and pages of any length."""
+    check(monkeypatch, pages(1, 5) | dict(zip("qkv", normal((3, 4, 1, 80), (160, 2, 5, 80), (160, 2, 5, 48)))))
 
 
 def test_no_keys(monkeypatch):

@@ -30,21 +30,14 @@ score       a traced function of scores (attention_problem.Score), evaluated on 
 """
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 from tilewright.atoms.wgmma import DEPTH, Wgmma
-from tilewright.ir import Function, Kernel, Value, f32, i32, i64, ptr
-from tilewright.kernels.narrow import memory_type
-from tilewright.kernels.nvidia.attention_parts import REGISTERS, Parts, load
-from tilewright.kernels.nvidia.attention_scores import parameters
+from tilewright.ir import Function, Value, f32, i32
+from tilewright.kernels.nvidia.attention_parts import REGISTERS, Parts, begun, load
 from tilewright.kernels.nvidia.attention_softmax import Rows
 from tilewright.kernels.nvidia.attention_tiles import Carried, Sizes, Work
 from tilewright.kernels.nvidia.wgmma_products import Turns
 from tilewright.plans.nvidia_attention import AttentionPlan, AttentionShape
 from tilewright.plans.wgmma_rules import GROUP, WARPS
-
-FACTORS: dict[str, Any] = {"factors": ptr(f32), "sequence": i64, "head": i64}
 
 
 def emit_attention(SHAPE: AttentionShape, PLAN: AttentionPlan, WARP: int = 32) -> Function:
@@ -64,23 +57,9 @@ def emit_attention(SHAPE: AttentionShape, PLAN: AttentionPlan, WARP: int = 32) -
                     from one to the next along both, q_sequence, q_head ...
     Grid: CTAs along x, not more than tiles.
     """
-    s, shape = Sizes(SHAPE, PLAN), SHAPE
-    T = memory_type(shape.out)
-    more: dict[str, Any] = {"before": i32} if shape.band == "window" else {}
-    more |= {"after": i32} if shape.band else {}
-    more |= {"q_offsets": ptr(i32), "sequences": i32} if shape.ragged else {}
-    more |= {"k_offsets": ptr(i32)} if shape.ragged and not shape.page else {}
-    more |= {"lengths": ptr(i32)} if shape.lengths else {}
-    more |= {"table": ptr(i32), "table_row": i64} if shape.page else {}
-    more |= {"splits": i32, "workspace": ptr(f32), "counters": ptr(i32)} if shape.split else {}
-    more |= {"lse": ptr(f32), "lse_head": i64, "lse_batch": i64} if shape.lse else {}
-    more |= {"sinks": ptr(f32)} if shape.sinks else {}
-    more |= {f"{x}_{name}": t for x in "qkv" for name, t in FACTORS.items()} if s.EIGHT else {}
-    more |= parameters(shape.score)
-    more = {**s.maps, "out": ptr(T), "out_row": i64, "out_head": i64, "out_batch": i64, "queries": i32, "keys": i32,
-            "heads": i32, "group": i32, "pairs": i32, "section": i32, "factor": f32, **more}
-    k = Kernel(f"attention_{shape.name}_{PLAN.name}", threads=GROUP*(PLAN.blocks + 1), noalias=False, **more)
-    parts = Parts.begun(k, SimpleNamespace(**dict(k.function.params)), s)
+    s = Sizes(SHAPE, PLAN)
+    k, g = begun(s, s.maps)
+    parts = Parts.begun(k, g, s)
     with k.role("math", warps=WARPS*PLAN.blocks):
         _Math(parts).run()
     with k.role("loads", warps=WARPS):

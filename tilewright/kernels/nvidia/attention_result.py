@@ -6,7 +6,6 @@ import math
 from types import SimpleNamespace
 from typing import Any
 
-from tilewright.atoms.wgmma import M
 from tilewright.ir import Kernel, Tile, Value, bf16, f16, f32, i32, i64, vec
 from tilewright.kernels.nvidia.attention_tiles import SHARING, Sizes, Work, lines
 
@@ -31,9 +30,12 @@ def transposed(k: Kernel, words: list[Value], lane: Value) -> list[Value]:
 
 
 def store_row(k: Kernel, base: Value, mine: list[Value], factor: Value, T: Any, lane: Value, inside: Value) -> None:
-    """A lane's sums of one row of a product by wgmma, times a factor, rounded to 16 bits, to where the row begins."""
+    """A lane's sums of a row of a product by wgmma or mma, times a factor, rounded to 16 bits, to where it begins."""
     words = [k.round_pair(k.pack(mine[2*j]*factor, mine[2*j + 1]*factor), T) for j in range(len(mine) // 2)]
-    for first in range(0, len(words), 4):
+    whole = len(words) // 4 * 4
+    for j, word in enumerate(words[whole:], whole):         # of 16 columns
+        k.store((base + (lane % 4 * 2 + j*8)).as_(i32), word, align=4, mask=inside)
+    for first in range(0, whole, 4):
         at = (base + (lane % 4 * 8 + first*8)).as_(i32)
         k.store(at, k.pack(*transposed(k, words[first:first + 4], lane % 4)), align=16, mask=inside)
 
@@ -44,8 +46,12 @@ class Result:
     def __init__(self, k: Kernel, g: SimpleNamespace, s: Sizes) -> None:
         self.k, self.g, self.s, self.T = k, g, s, TYPES[s.shape.out]
         if s.shape.split:
+            self.shares = k.smem("shares", (s.ROWS, LANES), f32)
             self.arrived = k.smem("arrived", (1,), i32)
-            self.shares = k.smem("shares", (M, LANES), f32)
+
+    def _meet(self) -> None:
+        """All threads of the team."""
+        self.k.barrier() if self.s.plan.mma else self.k.role_barrier()
 
     def place(self, work: Work, warpgroup: Value, row: Value) -> tuple[Value, Value, Value]:
         """A row of a warpgroup: the query's index, its head, and whether there is one."""
@@ -121,7 +127,7 @@ class Result:
     def _places(self, work: Work, part: Value, row: Value) -> tuple[Value, Value]:
         """Where a row's sums are in the workspace, and its largest score and the sum of its exponentials."""
         assert work.tile is not None
-        rows = M*self.s.WARPGROUPS
+        rows = self.s.plan.rows
         DV = self.s.shape.value_size
         at = self.k.cast(work.tile*self.g.splits + part, i64)*(rows*(DV + 2))
         own = self.g.workspace + at
@@ -132,7 +138,7 @@ class Result:
         k = self.k
         assert work.part is not None
         _, _, inside = self.place(work, warpgroup, row)
-        values, state = self._places(work, work.part, warpgroup*M + row)
+        values, state = self._places(work, work.part, warpgroup*self.s.ROWS + row)
         with k.when(inside):
             for j in range(len(sums) // 2):
                 k.store(values + (lane % 4 * 2 + j*8), k.pack(sums[2*j], sums[2*j + 1]))
@@ -140,25 +146,25 @@ class Result:
                 k.store(state, k.pack(largest, total))
 
     def _combine(self, work: Work, t: Value) -> None:
-        """Each warp has every fourth row; its lanes have parts, then columns."""
+        """Each warp has rows in turn; its lanes have parts, then columns."""
         k, g, s = self.k, self.g, self.s
         assert work.tile is not None
         k.fence_device()
-        k.role_barrier()
+        self._meet()
         with k.when(t == 0):
             self.arrived[0] = k.atomic_add(g.counters + work.tile, 1, "monotonic")
-        k.role_barrier()
+        self._meet()
         with k.when(self.arrived[0] == g.splits - 1):
             k.fence_device()
             lane, warp = t % LANES, k.uniform(t // LANES)
-            rows = k.min((work.queries - work.i0)*max(s.shape.packed, 1), M)
-            with k.loop(rows, start=warp, step=4, unroll=False) as row:
+            rows = k.min((work.queries - work.i0)*max(s.shape.packed, 1), s.ROWS)
+            with k.loop(rows, start=warp, step=s.plan.warps, unroll=False) as row:
                 i, head, inside = self.place(work, k.constant(i32, 0), row)
                 with k.when(inside):                        # of all lanes, or of none
                     self._add_up(work, row, lane, i, head)
             with k.when(t == 0):
                 g.counters[work.tile] = 0
-        k.role_barrier()                                    # the next tile's counter is put in the same place
+        self._meet()                                        # the next tile's counter is put in the same place
 
     def _add_up(self, work: Work, row: Value, lane: Value, i: Value, head: Value) -> None:
         k, g, s = self.k, self.g, self.s
@@ -179,7 +185,7 @@ class Result:
         columns = range(0, DV, LANES*2)
         sums = [[k.variable(f32, 0) for _ in range(2)] for _ in columns]
         first = self._places(work, zero, row)[0] + lane*2
-        step = M*s.WARPGROUPS*(DV + 2)
+        step = s.plan.rows*(DV + 2)
         with k.loop(g.splits, unroll=False) as part:
             factor = self.shares.view(LANES, 1)[row, part]
             for pair, column in zip(sums, columns):

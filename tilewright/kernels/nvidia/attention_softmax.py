@@ -55,34 +55,34 @@ class Rows:
         return (g.scale if self.scored else g.factor)*q*k
 
     def finish(self, work: Work, p: Value, MASKED: bool) -> None:
-        """The score function, of scores of the tile's keys number p, the last ones first; if MASKED -inf for keys that
-        its queries do not see."""
-        g, s = self.g, self.s
-        if not MASKED and not self.scored:
-            return
-        j0 = (work.end - 1 - p)*s.KEYS + self.column
-        for below, mine in lines(self.scores):
-            i, head, _ = self.result.place(work, self.mine, self.row + below)
-            if self.scored:
-                columns = {ij: j0 + column for ij, column in mine}
-                self.scored.change(self.scores, self.of_heads.get() if self.of_heads else g.scale, work, i, head,
-                                   columns)
-            if MASKED:
-                self._mask(work, i, j0, mine)
+        """The score function, of scores of the tile's keys number p, the last ones first; then perhaps `mask`."""
+        if self.scored:
+            j0, scale = self._first(work, p), self.of_heads.get() if self.of_heads else self.g.scale
+            for below, mine in lines(self.scores):
+                i, head, _ = self.result.place(work, self.mine, self.row + below)
+                self.scored.change(self.scores, scale, work, i, head, {ij: j0 + column for ij, column in mine})
+        if MASKED:
+            self.mask(work, p)
 
-    def _mask(self, work: Work, i: Value, j0: Value, mine: list[tuple[tuple[int, int], int]]) -> None:
-        """-inf for keys that query i does not see; the lane's first one is j0."""
-        k, g, s = self.k, self.g, self.s
-        last, first = work.keys - 1 - j0, None
-        if s.BAND:
-            assert work.shift is not None
-            last = k.min(work.keys - 1, i + work.shift + g.after) - j0
-            first = i + work.shift - g.before - j0 if s.BAND == "window" else None
-        for ij, column in mine:
-            there = last >= column
-            if first is not None:
-                there = there & (first <= column)
-            self.scores[ij] = k.select(there, self.scores[ij], -math.inf)
+    def _first(self, work: Work, p: Value) -> Value:
+        """The key of the lane's first column."""
+        return (work.end - 1 - p)*self.s.KEYS + self.column
+
+    def mask(self, work: Work, p: Value) -> None:
+        """-inf for keys that the tile's queries do not see."""
+        k, g, s, j0 = self.k, self.g, self.s, self._first(work, p)
+        for below, mine in lines(self.scores):
+            last, first = work.keys - 1 - j0, None
+            if s.BAND:
+                assert work.shift is not None
+                i, _, _ = self.result.place(work, self.mine, self.row + below)
+                last = k.min(work.keys - 1, i + work.shift + g.after) - j0
+                first = i + work.shift - g.before - j0 if s.BAND == "window" else None
+            for ij, column in mine:
+                there = last >= column
+                if first is not None:
+                    there = there & (first <= column)
+                self.scores[ij] = k.select(there, self.scores[ij], -math.inf)
 
     def softmax(self) -> list[Value]:
         """Scores become exp2(score*factor - largest*factor). The factors of what was added up before, for each line."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass, fields
 from types import SimpleNamespace
 from typing import Any
 
-from tilewright.atoms.wgmma import M
 from tilewright.ir import Kernel, TensorMap, Tile, Value, i8, i32, i64
 from tilewright.ir.ops.pipelines import Mbarriers
 from tilewright.kernels.nvidia.wgmma_tiles import ALIGN, SmemTile
@@ -42,14 +41,24 @@ class Sizes:
     def BAND(self) -> str: return self.shape.band
 
     @property
+    def PARTS(self) -> int:
+        """Teams of warps in a CTA, each with rows of its own of a tile of queries."""
+        return self.plan.parts
+
+    @property
+    def ROWS(self) -> int:
+        """Rows of such a team."""
+        return self.plan.rows // self.PARTS
+
+    @property
     def EACH(self) -> int:
-        """Queries of a warpgroup, of as many heads as are packed."""
-        return M // max(self.shape.packed, 1)
+        """Queries of a team, of as many heads as are packed."""
+        return self.ROWS // max(self.shape.packed, 1)
 
     @property
     def QUERIES(self) -> int:
         """How many a CTA has."""
-        return self.EACH*self.WARPGROUPS
+        return self.EACH*self.PARTS
 
     @property
     def QUERY_STAGES(self) -> int:
@@ -59,8 +68,8 @@ class Sizes:
 
     @property
     def queries(self) -> SmemTile:
-        """A warpgroup's tile."""
-        return SmemTile(self.shape.format, True, M, self.shape.size, 1, True, 1)
+        """A team's tile."""
+        return SmemTile(self.shape.format, True, self.ROWS, self.shape.size, 1, True, 1)
 
     @property
     def keys(self) -> SmemTile: return SmemTile(self.shape.format, True, self.KEYS, self.shape.size, 1, True, 1)
@@ -85,7 +94,7 @@ class Sizes:
         """Their dimensions: of q size, queries, heads, batch, or packed size, heads of a kv head, queries, kv heads,
         batch; of k and v size, keys, kv heads, batch or pages; of v of 8 bits keys, size, kv heads, batch."""
         q, packed = self.queries, self.shape.packed
-        box = (q.ROW, packed, self.EACH, 1, 1) if packed else (q.ROW, M, 1, 1)
+        box = (q.ROW, packed, self.EACH, 1, 1) if packed else (q.ROW, self.ROWS, 1, 1)
         rows = {"k": self.COPIED, "v": self.shape.value_size if self.EIGHT else self.COPIED}
         of = {name: TensorMap(x.TYPE, (x.ROW, rows[name], 1, 1), x.SWIZZLE)
               for name, x in (("k", self.keys), ("v", self.values))}

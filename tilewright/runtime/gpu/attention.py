@@ -1,4 +1,4 @@
-"""Attention on a GPU's stream: one launch of kernels/nvidia/attention.py for a call's shadows."""
+"""Attention on a GPU's stream: one launch of a plan's kernel for a call's shadows."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -151,18 +151,24 @@ class Launch:
         self.spare.append(arguments)
 
 
-def launched(case: AttentionCase, plan: AttentionPlan, arrays: Mapping[str, Array]) -> dict[str, Any]:
-    """Numbers that a kernel is launched with, by the names of parameters; arrays: what there is beside q, k and v."""
+def launched(case: AttentionCase, plan: AttentionPlan, arrays: Mapping[str, Array], operands: Sequence[Array]
+             ) -> dict[str, Any]:
+    """Numbers that a kernel is launched with, by the names of parameters; arrays: what there is beside q, k and v. A
+    kernel without maps of these takes their distances in elements."""
     p, (shape, _) = case.problem, nvidia_attention.emitted(case, plan)
     heads = p.kv_heads if shape.packed else p.heads
     return {"queries": p.queries, "keys": p.keys, "heads": heads, "group": p.group, "pairs": p.sequences*heads,
             "section": nvidia_attention.section(p, heads), "before": NO_END if p.before is None else p.before,
             "after": NO_END if p.after is None else p.after, "sequences": p.sequences, "splits": plan.splits,
-            "factor": nvidia_attention.factor(1.0 if shape.score else p.scale), "scale": p.scale, **distances(arrays)}
+            "factor": nvidia_attention.factor(1.0 if shape.score else p.scale), "scale": p.scale, **distances(arrays),
+            **{f"{name}_{axis}": s // x.itemsize if n > 1 else 0 for name, x in zip("qkv", operands) if plan.mma
+               for axis, n, s in zip(("by_batch", "by_head", "by_row"), x.shape, x.strides)}}
 
 
 def maps_of(case: AttentionCase, plan: AttentionPlan, operands: Sequence[Array]) -> dict[str, Array]:
-    """q, k and v with the axes of the kernel's tensor maps."""
+    """q, k and v with the axes of the kernel's tensor maps, if it has any."""
+    if plan.mma:
+        return {}
     q, k, v = operands
     packed = nvidia_attention.packed_rows(case.problem, plan)
     return {"q": _grouped(q, case.problem.kv_heads) if packed else q, "k": k, "v": v}
@@ -178,13 +184,14 @@ class Ready:
         shape, own = nvidia_attention.emitted(case, plan)
         rows = nvidia_attention.tiles_of(p, shape, plan)
         self.start = Launch(run, run.kernel(nvidia_attention.EMITTERS[plan.algorithm], SHAPE=shape, PLAN=own),
-                            (min(rows*plan.splits, run.on.target.sms),), launched(case, plan, arrays),
-                            maps_of(case, plan, operands), (*arrays, *WORKSPACE))
-        self.bytes = (4*rows*plan.splits*nvidia_attention.ROWS*(p.value_size + 2), 4*rows) if shape.split else None
+                            (nvidia_attention.grid_of(p, shape, plan, run.on.target),),
+                            launched(case, plan, arrays, operands), maps_of(case, plan, operands),
+                            (*"qkv", *arrays, *WORKSPACE))
+        self.bytes = (4*rows*plan.splits*plan.rows*(p.value_size + 2), 4*rows) if shape.split else None
 
     def launch(self, run: Run, operands: dict[str, Array], arrays: dict[str, Array]) -> None:
         """With these arrays, on the call's stream."""
-        addresses, held = {each: address(x) for each, x in arrays.items()}, None
+        addresses, held = {each: address(x) for each, x in (arrays | operands).items()}, None
         if self.bytes is not None:
             held, *there = _workspace(run, *self.bytes)
             addresses |= dict(zip(WORKSPACE, there))
