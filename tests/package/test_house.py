@@ -62,9 +62,9 @@ MOST = {
     "lines of the body of matmul": 31,
     "functions over 60 lines": 36,
     "files over 400 lines": 0,
-    "lines of the library": 73434,
+    "lines of the library": 73444,
     "lines of loop nests": 10523,
-    "lines of the lab": 27329,
+    "lines of the lab": 27423,
     "lines of other engines": 8183,
 }
 OTHERS = "dask/", "mpi/", "numpy/", "jax/", "checkpoints/", "torch/distributed/"  # what serves programs of others

@@ -76,6 +76,7 @@ class CpuAttention(Plan):
 
 PLAN = CpuAttention
 MOST_STRIPS_EVER, MOST_KEYS = 16, 1 << 12
+SAVED = 0.95                # of the time with strips of two vectors, below which strips have one
 
 
 class RowsSpec(NamedTuple):
@@ -159,18 +160,22 @@ def refusal(case: AttentionCase, target: CpuTarget) -> str:
 
 
 def choose(case: AttentionCase, target: CpuTarget) -> CpuAttention:
-    """Few queries go row by row. Of others few that half a strip holds, or an odd number of halves, have strips of one
-    vector; a block of scores is as large as L1 allows; tasks have fewer strips where threads would have none."""
+    """Few queries go row by row. Others have strips of two vectors, or of one where that is predicted to save time, and
+    for no number of threads another: the order of sums depends on it. A block of scores is as large as L1 allows; tasks
+    have fewer strips where threads would have none."""
     p, rows = case.problem, case.problem.group * case.problem.queries
-    lanes = target.lanes(8 if p.sums == "f64" else 4)
+    lanes, kind = target.lanes(8 if p.sums == "f64" else 4), word(p, target)
     if not _not_few(p, target):
         return CpuAttention("attention_rows", rows, 4*lanes, part=PART)
-    halves = -(-rows // lanes)
-    vectors = 1 if halves % 2 and halves < 6 and not p.ragged else 2
-    kind = word(p, target)
-    height = tile_rows(target, vectors, kind)
-    keys = TILED if kind == "tiles" else max(BLOCK // (2*target.vector_bytes) // height, 1) * height
-    return CpuAttention("attention_strips", vectors*lanes, keys, strips(p, vectors*lanes, case.threads))
+
+    def strip(vectors: int) -> CpuAttention:
+        height = tile_rows(target, vectors, kind)
+        keys = TILED if kind == "tiles" else max(BLOCK // (2*target.vector_bytes) // height, 1) * height
+        return CpuAttention("attention_strips", vectors*lanes, keys, strips(p, vectors*lanes, 1))
+    one, two, alone = strip(1), strip(2), replace(case, threads=1)
+    less = not p.ragged and cost(alone, one, target).seconds < SAVED * cost(alone, two, target).seconds
+    found = one if less else two
+    return replace(found, strips=strips(p, found.queries, case.threads))
 
 
 def candidates(case: AttentionCase, target: CpuTarget) -> Iterator[CpuAttention]:
@@ -195,6 +200,7 @@ def candidates(case: AttentionCase, target: CpuTarget) -> Iterator[CpuAttention]
 # of a row's score, of an operation of a score function. Seconds of a call, and to wake a thread.
 EXP, TILES, COPY, SUM, OPERATION, CALL, WAKING = 20, 0.92, 2, 3, 1.5, 8e-6, 2e-6
 STEPS = {"bf16x2": 2, "tiles": 16}      # multiply-adds of a lane in the time of one of f32, by the unit of products
+ALONE = 1.6                 # pairs of bf16 by strips of one vector: a broadcast of a pair for each product
 
 
 def cost(case: AttentionCase, plan: CpuAttention, target: CpuTarget, ceilings: Ceilings | None = None) -> Cost:
@@ -217,7 +223,8 @@ def cost(case: AttentionCase, plan: CpuAttention, target: CpuTarget, ceilings: C
         pairs = tile_pairs(p, min(plan.queries, max(p.queries, 1)), height)[0] * p.group * heads
         strips = pairs / min(plan.queries, max(p.queries, 1)) * min(1.0, p.queries * p.group / plan.queries)
         strips = max(strips, heads * -(-rows // plan.queries) * p.keys * seen)      # a strip and a key
-        each = {"multiply-adds": strips * vectors * (p.size + p.value_size) / STEPS.get(kind, 1) / TILES,
+        each = {"multiply-adds": strips * vectors * (p.size + p.value_size) / STEPS.get(kind, 1) / TILES
+                * (ALONE if vectors == 1 and kind == "bf16x2" else 1.0),
                 "exponentials": strips * vectors * EXP,
                 "copies": tasks * p.keys * seen * words * COPY * (1 if p.kv == p.sums else 2)
                           + heads * rows / plan.queries * (p.size + p.value_size) * vectors * 4}

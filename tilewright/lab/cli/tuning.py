@@ -70,7 +70,7 @@ Vendor = Annotated[
 def measure(
     m: common.SomeM = None, n: common.SomeN = None, k: common.SomeK = None,
     dtype: common.Dtype = "f32", layout: common.Layout = None, target: common.TargetName = "native",
-    threads: Threads = None, step: TunedStep = None,
+    attention: common.Attention = None, threads: Threads = None, step: TunedStep = None,
     time_limit: TimeLimit = None,
     candidates: Candidates = None,
     vendor: Vendor = None,
@@ -87,8 +87,8 @@ def measure(
     """
     if step is not None:
         return _step(step, (m, n, k), target, time_limit, candidates, json)
-    if m is None or n is None or k is None:
-        raise BadInput("Missing argument: give M, N and K, or --step")
+    if attention is None and (m is None or n is None or k is None):
+        raise BadInput("Missing argument: give M, N and K, --attention or --step")
     found: list[Result] = []
 
     def what_is_left() -> str:
@@ -102,7 +102,7 @@ def measure(
         from tilewright.outputs import Progress
         from tilewright.targets import CpuTarget
 
-        problem, chip = common.problem(m, n, k, dtype, layout), common.target(target)
+        problem, chip = common.asked(m, n, k, dtype, layout, 1, attention), common.target(target)
         console = common.console(json == output.STDOUT)
         counts: list[Any] = common.numbers(threads, ["all"], "--threads", {"all": all_threads()})
         for count in counts if threads or isinstance(chip, CpuTarget) else [None]:

@@ -31,6 +31,7 @@ from tilewright.lab.measure import measure
 from tilewright.lab.measure.measure import Spread, ratios, spread
 from tilewright.lab.measure.process import Emit, serve
 from tilewright.lab.tuner.contenders import REFERENCE, Contenders, Job
+from tilewright.plans import asked
 from tilewright.runtime.gpu.driver import LibraryError
 from tilewright.targets import CpuTarget
 
@@ -114,6 +115,9 @@ def _contenders(job: Any) -> Contenders:
     if not isinstance(job, Job):
         from tilewright.lab.tuner import launches
         return launches.OnCpu(job) if here else launches.OnGpu(job)
+    if asked.is_attention(job.problem):
+        from tilewright.lab.tuner import attention
+        return attention.OnCpu(job) if here else attention.OnGpu(job)
     if here:
         from tilewright.lab.tuner.on_cpu import OnCpu
         return OnCpu(job)

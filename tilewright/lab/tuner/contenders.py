@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.lab.measure import measure, quiet
 from tilewright.lab.measure.measure import Rules, ratios, spread
-from tilewright.problem import Gemm
 
 if TYPE_CHECKING:
     from tilewright.lab.measure.process import Emit
@@ -18,7 +17,7 @@ REFERENCE = "in use"            # a contender: what runs without what is being m
 
 @dataclass(frozen=True)
 class Job:
-    problem: Gemm
+    problem: Any                # a Gemm, or an Attention
     target: Any                 # a CPU's record, or a GPU's
     threads: int                # 1 for a GPU
     plans: tuple[str, ...]      # the model's first
@@ -31,7 +30,7 @@ class Job:
 
     @property
     def flops(self) -> int:
-        return self.problem.flops
+        return int(self.problem.flops)
 
 
 class Contenders:

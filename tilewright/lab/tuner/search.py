@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
+from tilewright.attention_problem import Attention
 from tilewright.lab.measure import measure
 from tilewright.lab.tuner import kernels
-from tilewright.lab.tuner.candidates import CPU_CANDIDATES, GPU_CANDIDATES, promising
+from tilewright.lab.tuner.candidates import CPU_CANDIDATES, GPU_CANDIDATES
 from tilewright.lab.tuner.child import NOISE, Job, winner
 from tilewright.lab.tuner.compiling import compile_all
 from tilewright.lab.tuner.running import Listener, Run, measured, provenance
-from tilewright.lab.tuner.space import Space
+from tilewright.lab.tuner.space import space_of
 from tilewright.plans import asked, gpu_lowering
 from tilewright.plans.measured import choice, store
 from tilewright.plans.measured.row import Row
@@ -38,7 +39,7 @@ COMPILING = 0.5                 # of the time, at most, for one kernel before th
 class Result:
     """What a run found. `rows` are what is stored, unless it was disturbed: every plan that was timed, first the one
     that matmul uses from now on, then the fastest."""
-    problem: Gemm
+    problem: Gemm | Attention
     target: str
     threads: int                                    # 1 on a GPU
     model: str                                      # the plan that the cost model had chosen
@@ -73,6 +74,8 @@ class Result:
 
     @property
     def _call(self) -> str:
+        if isinstance(self.problem, Attention):
+            return "attention"
         return "contract" if self.problem.semiring else "matmul"
 
     @property
@@ -121,9 +124,9 @@ def figures(r: Row) -> tuple[str, ...]:
 def tune(problem: Any, *args: Any, target: Target | str | None = None, threads: int | None = None,
          time_limit: float | None = None, candidates: int | None = None, vendor: bool | None = None,
          despite_load: bool = False, listen: Listener | None = None) -> Any:
-    """Measure the plans that the model ranks best for a problem (a Gemm), with its epilogue, prologues and semiring;
-    tilewright.matmul uses the fastest from then on. Or find the best configuration of a kernel
-    (tilewright.kernel) for these arguments of a call:
+    """Measure the plans that the model ranks best for a problem (a Gemm, with its epilogue, prologues and semiring, or
+    an Attention); tilewright.matmul or attention uses the fastest from then on. Or find the best configuration of a
+    kernel (tilewright.kernel) for these arguments of a call:
 
         tilewright.tune(problem, target)
         tilewright.tune(kernel, *args, target=target)
@@ -158,24 +161,26 @@ def tune(problem: Any, *args: Any, target: Target | str | None = None, threads: 
             raise ValueError(f"despite_load is for products, and {problem.name} is a kernel: it must be False")
         return kernels.tune(problem, args, target, time_limit=time_limit, candidates=candidates or CPU_CANDIDATES,
                             listen=listen)
-    asked.problem(problem)
+    product = not isinstance(problem, Attention)
+    if product:
+        asked.problem(problem)
     if len(args) > (target is None):
         raise TypeError(f"tune of a problem takes its target and no other arguments, not {len(args)} of them")
     chip = coerce(args[0] if args else target)
     if isinstance(chip, CpuTarget):
         chip.require_runnable()
-        if problem.batch != 1:
+        if product and problem.batch != 1:
             raise ValueError(f"problem is a batch of {problem.batch}, whose products run by the plan of one on CPUs: "
                              "tune the same problem with batch=1")
     elif threads is not None:
         raise ValueError(f"threads is for CPUs, and {chip.name} is a GPU: it must be None, not {threads}")
     if not problem.flops:
         raise ValueError(f"{problem} is an empty product: there is nothing to tune")
-    if problem.scales:
+    if product and problem.scales:
         raise ValueError(f"tune measures products without scales, and {problem} has scales={problem.scales!r}")
     on_cpu = isinstance(chip, CpuTarget)
-    if despite_load and not on_cpu:
-        raise ValueError(f"despite_load is for CPUs, and {chip.name} is a GPU: it must be False")
+    if despite_load and not (on_cpu and product):
+        raise ValueError(f"despite_load is for products on CPUs, not for {problem} on {chip.name}: it must be False")
     time_limit = default_seconds(on_cpu, despite_load) if time_limit is None else time_limit
     candidates = (CPU_CANDIDATES if on_cpu else GPU_CANDIDATES) if candidates is None else candidates
     if not time_limit > 0:
@@ -184,21 +189,20 @@ def tune(problem: Any, *args: Any, target: Target | str | None = None, threads: 
     if not isinstance(chip, CpuTarget):
         gpus, on = first_device(chip)
         chip, forget = on.target, gpus.forget
-        if problem.prologues:
+        if product and problem.prologues:
             problem = gpu_lowering.lower(problem, chip)     # what passes leave; kernels evaluate other prologues
-    there = Space(problem, chip, threads)
+    there = space_of(problem, chip, threads)
     store.check_writable()
     model = there.model
-    plans = dict.fromkeys((model, there.in_use if there.origin else model,
-                           *promising(there.shape, there.target, candidates)))
+    plans = dict.fromkeys((model, there.in_use if there.origin else model, *there.promising(candidates)))
     tell, began = listen or (lambda event: None), time.monotonic()
     _compile(there.kernel, plans, time_limit, tell)
     left = time_limit - (time.monotonic() - began)
-    vendor = on_cpu if vendor is None else vendor
+    vendor = on_cpu and product if vendor is None else vendor
     run = measured(Job(problem, chip, there.threads, tuple(map(str, plans)), left, vendor, despite_load), tell)
     if despite_load:
         run.notes += [ITS_OWN_TIME, ITS_THREADS][:1 + (there.threads > 1)]
-    result = _result(problem, chip, there.shape, there.threads, str(model), run)
+    result = _result(problem, chip if product else there.target, there.shape, there.threads, str(model), run)
     if not result.disturbed:
         store.save(result.rows)
         forget()
@@ -223,7 +227,7 @@ def _compile(kernel: Callable[[Any], CompiledGemm], plans: Iterable[Any], time_l
 
 # ---- what is remembered
 
-def _result(problem: Gemm, target: Any, shape: Any, threads: int, model: str, run: Run) -> Result:
+def _result(problem: Gemm | Attention, target: Any, shape: Any, threads: int, model: str, run: Run) -> Result:
     """A row for each plan from the last phase it took part in, and which of them is best."""
     last = run.phases[-1].complete()
     best = None if run.disturbed else winner(last, model)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright import targets
 from tilewright.plans import asked
-from tilewright.plans.cpu import CpuPlan
 from tilewright.plans.cpu_shape import Shape
 from tilewright.targets.machine import MOST_THREADS
 
@@ -108,14 +107,15 @@ class Row(Line):
 
     def check(self) -> None:
         on_gpu = self.target in (*targets.names("gpu"), *targets.names("amd"))
-        plan = asked.plan(self.plan, targets.target(self.target)) if on_gpu else CpuPlan.parse(self.plan)
+        attention = self.dtype.startswith("attention ")
+        plan = asked.plan(self.plan, targets.target(self.target), attention)
         if self.a not in ORDERS or self.b not in ORDERS or min(self.m, self.n, self.k, self.threads) < 1:
             raise ValueError(f"the row's problem is invalid: {({name: getattr(self, name) for name in KEY})}")
         try:
             itemsize = self.shape.itemsize
         except ValueError:                  # of a newer version
             itemsize = 8
-        if reasons := [] if on_gpu else plan.excess(itemsize):      # a GPU's is judged when it is used
+        if reasons := [] if on_gpu or attention else plan.excess(itemsize):      # a GPU's is judged when it is used
             raise ValueError(f"the plan {self.plan} is invalid: {' '.join(reasons)}")
         if self.threads > MOST_THREADS:
             raise ValueError(f"threads must be 1 to {MOST_THREADS}, not {self.threads}")

@@ -6,6 +6,7 @@ block-scaled ones by `multiply_scaled`, which copy them to the first GPU.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -70,6 +71,8 @@ class Engine:
         """Choose plans anew."""
         self.recipes.forget()
         repeats.forget()
+        if attention := sys.modules.get("tilewright.runtime.gpu.attention"):
+            attention.ready.forget()
 
     # ---- arrays in the GPUs' memory
 
