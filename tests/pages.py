@@ -109,11 +109,9 @@ def a_directory() -> Iterator[None]:
 
 def said_by(arguments: list[str]) -> str:
     """What `tilewright` says to these arguments; SyntaxError where it fails."""
-    from typer.testing import CliRunner
+    from tests.helpers.command_line import call
 
-    from tilewright.lab.cli import app
-
-    result = CliRunner().invoke(app, arguments)
+    result = call(*arguments)
     if result.exit_code:
         raise SyntaxError(f"tilewright {' '.join(arguments)} fails: {result.output[-500:]} {result.exception or ''}")
     return "".join(f"{line.rstrip()}\n" for line in result.output.splitlines())

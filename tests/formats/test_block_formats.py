@@ -14,12 +14,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 from gfloat import block as gblock, decode_float, formats as gformats
-from typer.testing import CliRunner
 
 import tilewright as tw
+from tests.helpers.command_line import call
 from tilewright import formats
 from tilewright.formats import BLOCK_FORMATS, Quantized, block_format, dequantize, quantize
-from tilewright.lab.cli import app
 
 ALL = [f for f in BLOCK_FORMATS.values() if f.mx]
 GFLOAT = {
@@ -422,10 +421,9 @@ def test_what_a_quantized_array_is_made_of():
 
 
 def test_the_command():
-    run = CliRunner().invoke
-    shown = run(app, ["formats", "MXFP6"]).output
+    shown = call("formats", "MXFP6").output
     for part in ("mxfp6\n", "e2m3, of which 32 share a scale", "e8m0", "6.25 a number", "7.5 = 2^2", "32 in 24 B"):
         assert part in shown
-    assert "f32, one for the whole array" in run(app, ["formats", "nvfp4"]).output
-    assert "NAME must be one of mxfp8" in run(app, ["formats", "mxfp5"]).output
-    assert "PATTERN must be left out" in run(app, ["formats", "mxfp4", "3"]).output
+    assert "f32, one for the whole array" in call("formats", "nvfp4").output
+    assert "NAME must be one of mxfp8" in call("formats", "mxfp5").output
+    assert "PATTERN must be left out" in call("formats", "mxfp4", 3).output

@@ -19,13 +19,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 from gfloat import Domain, FormatInfo, RoundMode, decode_ndarray, round_ndarray
-from typer.testing import CliRunner
 
+from tests.helpers.command_line import refused, said as printed
 from tilewright import Gemm, formats, matmul
 from tilewright.formats import FORMATS, Bool, Complex, Float, Integer, convert, explain, overview, pack, promote, unpack
 from tilewright.formats.conversion import packed_bytes
 from tilewright.formats.table import holds
-from tilewright.lab.cli import app
 
 SMALL = [f for f in FORMATS.values() if f.bits <= 16]
 FLOATS = [f for f in FORMATS.values() if isinstance(f, Float)]
@@ -711,13 +710,9 @@ def test_matmul_refuses_dtypes_that_are_no_formats():
 
 # ---- the command
 
-runner = CliRunner()
-
 
 def call(*given: str) -> str:
-    result = runner.invoke(app, ["formats", *given])
-    assert result.exit_code == 0, result.output
-    return result.output
+    return printed("formats", *given)
 
 
 def test_the_command_prints_the_table(monkeypatch):
@@ -767,7 +762,4 @@ def test_the_command_decodes_a_pattern(pattern):
     ],
 )
 def test_the_command_refuses_in_one_line(given, sentence):
-    result = runner.invoke(app, ["formats", *given])
-    assert result.exit_code == 2
-    (line,) = result.stderr.strip().splitlines()
-    assert re.search(sentence, line)
+    assert re.search(sentence, refused("formats", *given))

@@ -11,12 +11,11 @@ from pathlib import Path
 from random import Random
 
 import numpy as np
-from typer.testing import CliRunner
 
 from tests.fuzz.driver import Case, Fuzzer
 from tests.fuzz.plans import SEEDS, mutated
+from tests.helpers.command_line import call
 from tilewright import formats, targets
-from tilewright.lab.cli import app
 
 SIZES = ("0", "1", "2", "3", "8", "17", "33", "64", "100", "-5", "x", "1e3", "", "99999999999999999999", "3.5", "0x10")
 DTYPES = (*formats.FORMATS, *formats.BLOCK_FORMATS, "float32", "f4", "", "fp8", "x")
@@ -84,7 +83,7 @@ def check(case: Case) -> None:
         os.chdir(folder)
         os.environ["TILEWRIGHT_TUNE_DB"] = str(Path(folder, "tuning.jsonl"))
         try:
-            result = CliRunner().invoke(app, case["words"])
+            result = call(*case["words"])
         finally:
             os.chdir(saved[0])
             os.environ["TILEWRIGHT_TUNE_DB"] = saved[1] or "off"

@@ -15,8 +15,16 @@ ROOT = Path(__file__).resolve().parents[2]
 runner = CliRunner()
 
 
-def call(*arguments: object) -> Any:
-    return runner.invoke(app, [str(argument) for argument in arguments])
+def call(*arguments: object, **environment: str) -> Any:
+    """Runs a command: its `exit_code`, its `output`, and of it `stderr`."""
+    return runner.invoke(app, [str(argument) for argument in arguments], env=environment)
+
+
+def said(*arguments: object, status: int = 0, **environment: str) -> str:
+    """What a command prints that ends with `status`."""
+    done = call(*arguments, **environment)
+    assert done.exit_code == status, done.output
+    return str(done.output)
 
 
 def refused(*arguments: object) -> str:

@@ -9,17 +9,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
+from tests.helpers.command_line import call
 from tilewright import outputs
 from tilewright.compiler import owned
-from tilewright.lab.cli import app
 
 WORDS = "what was computed\n"
 
 
 def run(*arguments):
-    done = CliRunner().invoke(app, [*map(str, arguments)])
+    done = call(*arguments)
     return done.exit_code, done.output
 
 

@@ -6,15 +6,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import tilewright as tw
+from tests.helpers.command_line import call
 from tests.simulator.test_simulated_gemm import CTA, sgemm
 from tilewright import simulator
 from tilewright.compiler import ptxas
 from tilewright.compiler.ptxas import Usage
 from tilewright.ir import Kernel, Texture, f32, i32, i64, ptr
-from tilewright.lab.cli import app
 from tilewright.lab.ladder.steps import GPU_STEPS
 from tilewright.simulator import Fault
 from tilewright.simulator.occupancy import occupancy
@@ -207,7 +206,7 @@ def test_occupancy_of_a_recorded_kernel():
 # ---- tilewright simulate
 
 def cli(*words):
-    return CliRunner().invoke(app, ["simulate", *map(str, words)])
+    return call("simulate", *words)
 
 
 @pytest.mark.parametrize("step", ["naive", list(GPU_STEPS)[-1]])

@@ -12,9 +12,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from bench import readme
+from tests.helpers.command_line import call
 from tests.helpers.reports import shown
 from tilewright import targets
 from tilewright.lab.bench import commands, contest, gpu_device, peer, report, results, session, study
@@ -22,7 +22,6 @@ from tilewright.lab.bench.cases import GPU, Case, Job
 from tilewright.lab.bench.peer import OURS, Setting
 from tilewright.lab.bench.results import Report, Result, Row, Session
 from tilewright.lab.bench.suites import shapes
-from tilewright.lab.cli import app
 from tilewright.lab.measure import gpu_rules as gpu_measure, gpu_state, measure
 from tilewright.lab.measure.gpu_rules import GpuRules, GraphTrack
 from tilewright.lab.measure.gpu_state import Reading
@@ -761,7 +760,7 @@ def test_figures_between_markers(measured: Report, tmp_path: Path) -> None:
 def test_without_a_gpu_the_command_says_so_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_device, "why_not", lambda: "the NVIDIA driver sees no GPU")
     for arguments in ([], ["--quick"], ["-s", "square,odd"]):
-        done = CliRunner().invoke(app, ["bench", "gpu", *arguments])
+        done = call("bench", "gpu", *arguments)
         assert done.exit_code == 2
         assert done.stderr == "tilewright: no NVIDIA GPU here: the NVIDIA driver sees no GPU\n"
 
@@ -777,7 +776,7 @@ def test_without_a_gpu_the_command_says_so_in_one_line(monkeypatch: pytest.Monke
     ],
 )
 def test_mistakes_are_found_before_a_gpu_is_looked_for(arguments: list[str], said: str) -> None:
-    done = CliRunner().invoke(app, ["bench", "gpu", *arguments])
+    done = call("bench", "gpu", *arguments)
     assert done.exit_code == 2
     assert said in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1

@@ -6,14 +6,13 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from typer.testing import CliRunner
 
 from tests.doubles.fake_cuda import install
+from tests.helpers.command_line import call
 from tilewright import targets
 from tilewright.lab.bench import gpu_device, peer, session
 from tilewright.lab.bench.cases import GPU, Case, Job
 from tilewright.lab.bench.results import Result
-from tilewright.lab.cli import app
 from tilewright.lab.ladder import run_nvidia
 from tilewright.lab.measure import gpu_rules, gpu_state
 from tilewright.lab.measure.gpu_rules import GpuRules
@@ -90,6 +89,6 @@ def test_steps_are_timed_by_the_article_s_protocol_with_watts_and_clocks(monkeyp
 
 
 def test_a_step_that_there_is_not_is_refused_before_a_gpu_is_looked_for():
-    said = CliRunner().invoke(app, ["bench", "gpu", "--step", "pie"])
+    said = call("bench", "gpu", "--step", "pie")
     assert said.exit_code != 0
     assert "there is no step 'pie' of the GPU ladder; the steps are naive, " in f"{said.output}{said.exception}"

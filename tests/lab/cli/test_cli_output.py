@@ -13,23 +13,18 @@ from typing import Any
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
-from tests.helpers.command_line import COMMANDS, ROOT, call, refused
+from tests.helpers.command_line import COMMANDS, ROOT, call, refused, runner, said
 from tilewright import text
 from tilewright.lab.cli import app, command, output
 from tilewright.lab.doctor import doctor
 from tilewright.plans.measured import row, store
 from tilewright.problem import Gemm
 
-runner = CliRunner()
-
 
 def at(columns: int, *arguments: object) -> str:
     """What a command prints on a terminal of this width."""
-    done = runner.invoke(app, [str(x) for x in arguments], env={"COLUMNS": str(columns)})
-    assert done.exit_code == 0, done.output
-    return str(done.output)
+    return said(*arguments, COLUMNS=str(columns))
 
 
 # ---- help
@@ -78,7 +73,7 @@ def test_explanations_fit_and_no_cell_begins_at_the_end_of_a_line(target: str) -
     """Whatever is wrapped stands behind two blanks, or under the cell that it belongs to."""
     printed = at(80, "explain", 512, 512, 512, "-t", target).splitlines()
     wrapped = 0
-    for line in runner.invoke(app, ["explain", "512", "512", "512", "-t", target]).output.splitlines():
+    for line in said("explain", 512, 512, 512, "-t", target).splitlines():
         first, *more = [printed.pop(0)]
         while " ".join([first, *more]).split() != line.split():
             more.append(printed.pop(0))

@@ -8,26 +8,18 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
+from tests.helpers.command_line import said
 from tilewright import targets
 from tilewright.atoms.amd import CATALOGUE, find, mfma_instructions
-from tilewright.lab.cli import app, describe
+from tilewright.lab.cli import describe
 from tilewright.lab.drawing import lanes
 from tilewright.lab.drawing.pen import Shape
 from tilewright.lab.measure import cpu_peaks, gpu_peaks as peaks
 
 
-def said(*arguments: str) -> str:
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 0, result.output
-    return result.output
-
-
 def refused(*arguments: str) -> str:
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 2, result.output
-    return result.output
+    return said(*arguments, status=2)
 
 
 # ---- peaks

@@ -12,16 +12,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import tilewright as tw
 from tests.doubles.fake_hip import install
 from tests.doubles.impatient import Impatient
+from tests.helpers.command_line import call
 from tilewright.compiled import amd
 from tilewright.compiler import lld
 from tilewright.ir import Kernel, f32, i64, ptr
 from tilewright.kernels.elementwise import each
-from tilewright.lab.cli import app
 from tilewright.lab.doctor import amd_kernels, doctor, selftest
 from tilewright.lab.doctor.amd_kernels import Launched, Product
 from tilewright.lab.ladder.steps import AMD_STEPS
@@ -303,7 +302,7 @@ def test_the_command(monkeypatch, tmp_path):
 
     monkeypatch.setattr(selftest, "_events", events)
     path = tmp_path / "out.json"
-    done = CliRunner().invoke(app, ["doctor", "--selftest", "-o", str(path)])
+    done = call("doctor", "--selftest", "-o", path)
     assert done.exit_code == 0, done.output
     assert "No AMD GPU: none here." in done.output
     assert "simulated, not run on hardware: 1 case right" in done.output
@@ -312,7 +311,7 @@ def test_the_command(monkeypatch, tmp_path):
     assert found["kernels"][0]["target"] == "gfx950"
     assert "tilewright" in found["versions"]
     monkeypatch.setattr(selftest, "examine", lambda kernel, on: selftest.failed(kernel, "it broke"))
-    done = CliRunner().invoke(app, ["doctor", "--selftest", "-o", str(path)])
+    done = call("doctor", "--selftest", "-o", path)
     assert (done.exit_code, "FAILED: it broke" in done.output) == (1, True)
 
 
@@ -334,7 +333,7 @@ def canned(monkeypatch):
 
 
 def doctored(*words):
-    return CliRunner().invoke(app, ["doctor", "--selftest", *map(str, words)])
+    return call("doctor", "--selftest", *words)
 
 
 def test_a_file_that_cannot_be_written_is_refused_at_once(canned, tmp_path):
@@ -381,7 +380,7 @@ def test_options_mean_something_with_the_selftest_or_are_refused(canned, tmp_pat
     assert "FAILED: it broke" in printed.stderr
     assert "named by --output" in doctored("--json", tmp_path / "other.json", "-o", path).stderr
     for words, why in ((("-o", path), "the selftest's file"), (("--quick", "--no-measure"), "not both")):
-        done = CliRunner().invoke(app, ["doctor", *map(str, words)])
+        done = call("doctor", *words)
         assert (done.exit_code, why in done.stderr) == (2, True)
 
 

@@ -7,13 +7,12 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import tilewright as tw
+from tests.helpers.command_line import said as run
 from tests.helpers.figures import drawn
 from tilewright import simulator
 from tilewright.atoms.amd import find
-from tilewright.lab.cli import app
 from tilewright.lab.drawing import accesses, bits, cpu, gpu_tiles, lanes, records, staged
 from tilewright.lab.drawing.catalogue import FIGURES
 from tilewright.lab.drawing.pen import Words
@@ -126,12 +125,6 @@ def test_formats_are_boxes_of_their_bits() -> None:
 
 
 # ---- commands
-
-
-def run(*arguments: str, status: int = 0) -> str:
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == status, result.output
-    return result.output
 
 
 def test_show_draws_a_figure(tmp_path) -> None:

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import tilewright as tw
+from tests.helpers.command_line import said
 from tilewright import formats
-from tilewright.lab.cli import app
 from tilewright.plans import amd, amd_model, gpu
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -135,13 +134,9 @@ def test_what_is_not_explained():
 
 
 def test_on_the_command_line():
-    def cli(*words):
-        return CliRunner().invoke(app, ["explain", *map(str, words)])
-
-    done = cli(1024, 1024, 1024, "-d", "mxfp4", "-l", "nt", "-t", "gfx950")
-    assert done.exit_code == 0, done.output
-    assert str(tw.explain(tw.Gemm(1024, 1024, 1024, "mxfp4", layout="nt"), tw.target("gfx950"))) in done.output
-    assert cli(64, 64, 64, "-d", "f16", "-t", "gfx942", "--plan", "mfma 64x64x8 wave=32x32 mfma=32").exit_code == 1
+    printed = said("explain", 1024, 1024, 1024, "-d", "mxfp4", "-l", "nt", "-t", "gfx950")
+    assert str(tw.explain(tw.Gemm(1024, 1024, 1024, "mxfp4", layout="nt"), tw.target("gfx950"))) in printed
+    said("explain", 64, 64, 64, "-d", "f16", "-t", "gfx942", "--plan", "mfma 64x64x8 wave=32x32 mfma=32", status=1)
 
 
 def test_bytes_of_dram_are_those_that_were_measured():

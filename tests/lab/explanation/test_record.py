@@ -12,10 +12,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 import tilewright as tw
-from tilewright.lab.cli import app
+from tests.helpers.command_line import call
 from tilewright.lab.drawing.pen import Shape
 from tilewright.lab.explanation import picture
 from tilewright.lab.explanation.record import Alternative, Part, Tile, cause
@@ -183,7 +182,7 @@ def test_the_cause_of_a_longer_time():
 
 def test_files_on_the_command_line(tmp_path):
     def cli(*words):
-        return CliRunner().invoke(app, ["explain", *map(str, words)])
+        return call("explain", *words)
 
     svg, page, json_ = (tmp_path / name for name in ("x.svg", "x.html", "x.json"))
     done = cli(64, 64, 64, "-t", "sm_75", "--svg", svg, "--html", page, "--json", json_)

@@ -12,14 +12,13 @@ import llvmlite.binding
 import ml_dtypes
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from tests.helpers import code_object
+from tests.helpers.command_line import said as printed
 from tilewright import simulator, targets
 from tilewright.atoms.amd import mfma_instructions
 from tilewright.compiled.compile import compiled as compiled_function
 from tilewright.compiler import gate, lld
-from tilewright.lab.cli import app
 from tilewright.lab.ladder import amd1_f32, amd2_f16, amd3_fp8, amd4_mxfp8, amd5_mxfp4
 from tilewright.lab.ladder.run import compiled, instructions, operands, simulate_amd
 from tilewright.lab.ladder.steps import AMD_STEPS, AmdStep
@@ -324,9 +323,7 @@ def test_a_step_is_linked(name, arch):
 
 
 def said(*arguments, status=0):
-    result = CliRunner().invoke(app, ["ladder", "amd", *arguments], env={"COLUMNS": "200"})
-    assert result.exit_code == status, result.output
-    return result.output
+    return printed("ladder", "amd", *arguments, status=status, COLUMNS="200")
 
 
 def test_all_steps_on_the_command_line():

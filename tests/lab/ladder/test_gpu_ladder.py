@@ -6,9 +6,9 @@ from functools import cache
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from bench import readme
+from tests.helpers.command_line import said
 from tilewright import simulator, targets
 from tilewright.compiler import ptxas
 from tilewright.compiler.llvm import assembly
@@ -17,7 +17,6 @@ from tilewright.ir.program import Load
 from tilewright.lab.bench import gpu_device, results
 from tilewright.lab.bench.cases import Case
 from tilewright.lab.bench.suites import ladders
-from tilewright.lab.cli import app
 from tilewright.lab.ladder import gpu11_texture
 from tilewright.lab.ladder.gpu13_dispatch import choose
 from tilewright.lab.ladder.steps import DISPATCH, GPU_STEPS, GPU_VARIANTS, TENSOR_STEPS
@@ -251,17 +250,15 @@ def test_the_story_is_told_and_written(tmp_path, monkeypatch):
     monkeypatch.setattr(ladders, "TENSOR_STEPS", {"roles": TENSOR_STEPS["roles"]})
     monkeypatch.setenv("COLUMNS", "160")
     json, plot = tmp_path / "ladder.json", tmp_path / "ladder.png"
-    asked = ["bench", "ladder", "--device", "simulate", "--sizes", "256", "--json", str(json), "--plot", str(plot)]
-    said = CliRunner().invoke(app, asked)
-    assert said.exit_code == 0, said.output
+    output = said("bench", "ladder", "--device", "simulate", "--sizes", 256, "--json", json, "--plot", plot)
     for word in ("V1 naive", "33,554,432", "2n³/L global, 2n³/V shared", "shared memory", "32.7%"):
-        assert word in said.output
+        assert word in output
     assert plot.stat().st_size > 10_000
     try:
         assembler = f"ptxas {ptxas.version()}"
     except ptxas.Missing:
         assembler = "none, since ptxas is not installed"
-    assert f"Registers and CTAs per SM: {assembler}." in said.output
+    assert f"Registers and CTAs per SM: {assembler}." in output
     assert results.load(json).extra["ptxas"] == assembler
     naive, shared, _, roles = ladders.counted(results.load(json))
     assert naive.bound[0] == "L1"

@@ -6,10 +6,9 @@ from collections import Counter, defaultdict
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import tilewright as tw
-from tilewright.lab.cli import app
+from tests.helpers.command_line import call
 from tilewright.lab.show import code, launches, own, sliders
 from tilewright.lab.show.pages import data_of
 from tilewright.lab.show.record import Record
@@ -213,7 +212,7 @@ def test_sliders_of_a_step_count_conflicts(monkeypatch):
 def test_command(tmp_path, monkeypatch):
     monkeypatch.setitem(sliders.PARAMETERS, "shared", {"L": (32,), "S": (8,), "V": (4, 8)})
     monkeypatch.setattr(sliders, "ALWAYS", ())
-    run = CliRunner().invoke(app, ["show", "--step", "shared", "32", "32", "16", "-o", str(tmp_path / "x.html")])
+    run = call("show", "--step", "shared", 32, 32, 16, "-o", tmp_path / "x.html")
     assert run.exit_code == 0, run.output
     page = (tmp_path / "x.html").read_text()
     assert len(page) < 1e6
@@ -222,8 +221,8 @@ def test_command(tmp_path, monkeypatch):
     assert data["records"][0]["title"] == "V3 shared"
     assert len(data["records"][0]["faults"]) == 2
     assert data["figures"]
-    run = CliRunner().invoke(app, ["show", "--figure", "cdna/e8m0", "-o", str(tmp_path / "f.svg")])
+    run = call("show", "--figure", "cdna/e8m0", "-o", tmp_path / "f.svg")
     assert (tmp_path / "f.svg").read_text().startswith("<svg")
     for wrong in (["show"], ["show", "--figure", "nothing"], ["show", "1", "2"], ["show", "x.py:f"],
                   ["show", "--step", "shared", "64", "64", "32", "--plan", "x"]):
-        assert CliRunner().invoke(app, wrong).exit_code != 0
+        assert call(*wrong).exit_code != 0

@@ -7,17 +7,16 @@ import sys
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import tilewright as tw
 from tests.doubles import fake_cuda
 from tests.doubles.fake_arrays import CuPyArray, cupy
+from tests.helpers.command_line import call
 from tests.lab.tuner.test_tuner_on_gpus import in_this_process
 from tilewright import simulator
 from tilewright.ir import Kernel, f32, i64, ptr
 from tilewright.ir.digest import digest
 from tilewright.kernels.elementwise import each
-from tilewright.lab import cli
 from tilewright.lab.ladder import tunable
 from tilewright.lab.ladder.gpu04_shared import emit_shared
 from tilewright.lab.tuner import bound, kernels, trial
@@ -449,7 +448,7 @@ def test_a_digest_names_what_was_recorded():
 
 
 def run(*words):
-    return CliRunner().invoke(cli.app, ["tune", *words])
+    return call("tune", *words)
 
 
 def test_the_command_shows_one_screen(monkeypatch):

@@ -14,13 +14,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import tilewright as tw
 from bench import ship_tables
 from tests.doubles.impatient import Impatient
+from tests.helpers.command_line import call, said
 from tilewright import shape_list
-from tilewright.lab import cli
 from tilewright.lab.measure import measure
 from tilewright.lab.tuner import child, many, on_cpu, running, search
 from tilewright.lab.tuner.child import REFERENCE, Phase
@@ -816,7 +815,7 @@ def test_shipped_tables(file):
 
 
 def command(*words):
-    return CliRunner().invoke(cli.app, ["tune", *words], env={"COLUMNS": "250"})
+    return call("tune", *words, COLUMNS="250")
 
 
 def test_the_commands(pretend, monkeypatch, tmp_path):
@@ -1066,11 +1065,10 @@ def test_a_file_of_shapes_is_tuned_and_a_second_run_goes_on(pretend, monkeypatch
         reasons = [task.reason for task in many.tasks(shape_list.read(file), chip, again=again)]
         assert reasons.count("it was measured before") == count
     options = "--time-limit", "20", "--json", str(tmp_path / "found.json")
-    result = CliRunner().invoke(cli.app, ["tune", str(file), *options])
-    assert result.exit_code == 0, result.output
-    assert "gemm_f32_nn_70x80x90: left out, since it was measured before" in result.output
-    assert "gemm_f32_nn_7x8x9, 1 thread: Nothing beats the model's choice" in result.output
-    assert "gemm_f32_nn_5x5x5: left out, since it was called on sm_75" in result.output
+    printed = said("tune", file, *options)
+    assert "gemm_f32_nn_70x80x90: left out, since it was measured before" in printed
+    assert "gemm_f32_nn_7x8x9, 1 thread: Nothing beats the model's choice" in printed
+    assert "gemm_f32_nn_5x5x5: left out, since it was called on sm_75" in printed
     assert {(r.m, r.n, r.k) for r in store.rows()} == {(70, 80, 90), (7, 8, 9)}
     record = json.loads((tmp_path / "found.json").read_text())
     assert [("best" in each, "left_out" in each) for each in record] == [(True, False)] + 3 * [(False, True)]
@@ -1089,11 +1087,11 @@ def test_an_interrupted_run_says_how_to_go_on(pretend, monkeypatch, tmp_path):
         return result
 
     monkeypatch.setattr(many, "tune", tune)
-    said = CliRunner().invoke(cli.app, ["tune", str(file)])
-    assert said.exit_code == 130
-    assert "interrupted; saved 1 of 2 results. Run the same command again for the other 1" in said.stderr
+    interrupted = call("tune", file)
+    assert interrupted.exit_code == 130
+    assert "interrupted; saved 1 of 2 results. Run the same command again for the other 1" in interrupted.stderr
     monkeypatch.setattr(many, "tune", lambda problem, *_, **__: measured.append(str(problem)) or result)
-    assert CliRunner().invoke(cli.app, ["tune", str(file)]).exit_code == 0
+    assert call("tune", file).exit_code == 0
     assert measured == ["gemm_f32_nn_9x9x9", "gemm_f32_nn_8x8x8"]
 
 

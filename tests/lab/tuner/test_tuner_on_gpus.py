@@ -7,14 +7,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import tilewright as tw
 from tests.doubles import fake_cuda, fake_hip
 from tests.doubles.fake_arrays import CuPyArray, cupy
 from tests.helpers.arrays import small_integers
+from tests.helpers.command_line import call, refused, said
 from tilewright.compiler import lld, sources
-from tilewright.lab import cli
 from tilewright.lab.measure import gpu_rules, gpu_state
 from tilewright.lab.tuner import candidates, child, on_gpu, running, search
 from tilewright.plans import gpu, gpu_lowering, gpu_shape
@@ -336,7 +335,7 @@ def test_rows_go_to_other_machines_and_are_shown():
     other = row(target="gfx942", plan="mfma 64x64x32 wave=32x32 mfma=32 copy=lds stages=2", dtype="f16-f16-f32")
     every = [row(), other]
     assert store.merge(each.to_json() for each in every) == 2
-    shown = CliRunner().invoke(cli.app, ["tune", "show"], env={"COLUMNS": "250"}).output
+    shown = call("tune", "show", COLUMNS="250").output
     assert "f32 batch=4 nt 2x3x4" in shown
     assert row().gflops == 2 * 2 * 3 * 4 * 4
     with pytest.raises(ValueError, match=r"line 1: plan packed 6x16.* is for a CPU, and sm_90a is an NVIDIA GPU"):
@@ -356,12 +355,9 @@ def test_a_harmful_plan_is_not_used(fake):
 def test_the_command(fake, monkeypatch):
     fastest(fake, "32x32x16")
     words = ["tune", "20", "24", "16", "--target", "nvidia", "--time-limit", "2", "--candidates", "3"]
-    done = CliRunner().invoke(cli.app, words, env={"COLUMNS": "250"})
-    assert done.exit_code == 0, done.output
-    assert "gemm_f32_nn_20x24x16 on sm_90a\n" in done.output
-    assert "matmul uses simt 32x32x16" in done.output
-    plan = CliRunner().invoke(cli.app, ["plan", "20", "24", "16", "--target", "nvidia"], env={"COLUMNS": "250"})
-    assert "measured to be best by the tuner\nsimt 32x32x16" in plan.output
-    refused = CliRunner().invoke(cli.app, [*words, "--threads", "2"])
-    assert refused.exit_code == 2
-    assert "threads is for CPUs" in refused.output
+    printed = said(*words, COLUMNS="250")
+    assert "gemm_f32_nn_20x24x16 on sm_90a\n" in printed
+    assert "matmul uses simt 32x32x16" in printed
+    plan = said("plan", 20, 24, 16, "--target", "nvidia", COLUMNS="250")
+    assert "measured to be best by the tuner\nsimt 32x32x16" in plan
+    assert "threads is for CPUs" in refused(*words, "--threads", 2)
