@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import warnings
 from decimal import Decimal
 from fractions import Fraction
@@ -12,6 +10,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.helpers.processes import printed
 from tilewright.formats import FORMATS
 from tilewright.rules import numpy_products
 
@@ -114,7 +113,7 @@ def test_integers_of_one_size_keep_numpys_type(dtypes):
 
 def test_tilewrights_functions_in_place_of_numpys():
     """What NumPy multiplies is its own function's, whatever stands in its place."""
-    code = """
+    printed("""
 import numpy as np, tilewright as tw
 right = np.matmul, np.einsum, np.tensordot
 x, y = np.ones((2, 3)), np.arange(6, dtype=object).reshape(3, 2)
@@ -126,6 +125,4 @@ class Own:
     def __array_ufunc__(self, ufunc, method, *inputs, **more): return ufunc is right[0]
 assert np.matmul(Own(), x) is True
 tw.plan(tw.Gemm(5, 6, 7, "i8", "bf16", "f32"), "x86-avx2")
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
+""")

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
 import tilewright as tw
 from tests.doubles import fake_cuda
+from tests.helpers.processes import run, start
 from tilewright import shape_list
 from tilewright.api.record import Recorder
 from tilewright.runtime.gpu.arrays import CUDA, DeviceArray
@@ -39,10 +36,8 @@ assert tw.matmul.__name__ == "matmul"
 
 def test_processes_append_what_they_called(tmp_path):
     path = tmp_path / "shapes.jsonl"
-    environment = {**os.environ, "TILEWRIGHT_RECORD": str(path), "PYTHONPATH": os.pathsep.join(sys.path),
-                   "TILEWRIGHT_NUM_THREADS": "2"}
-    running = [subprocess.Popen([sys.executable, "-c", CALLS], env=environment, cwd=tmp_path) for _ in range(2)]
-    assert [each.wait(60) for each in running] == [0, 0]
+    running = [start(CALLS, cwd=tmp_path, TILEWRIGHT_RECORD=str(path), TILEWRIGHT_NUM_THREADS="2") for _ in range(2)]
+    assert [(each.communicate(timeout=60)[1], each.returncode) for each in running] == [("", 0), ("", 0)]
     here = tw.detect().name
     assert shape_list.read(path) == [
         Listed(tw.Gemm(30, 10, 20), 2, here, count=100), Listed(tw.Gemm(20, 20, 30, layout="tn"), 2, here, count=2),
@@ -65,10 +60,8 @@ tw.grouped_matmul(c, np.ones((2, 3, 5), np.float32), np.array([1, 4]))
 def test_contractions_of_labels_are_recorded(tmp_path):
     """Each call, those like an earlier one too; what has no line is said."""
     path = tmp_path / "shapes.jsonl"
-    environment = {**os.environ, "TILEWRIGHT_RECORD": str(path), "PYTHONPATH": os.pathsep.join(sys.path),
-                   "TILEWRIGHT_NUM_THREADS": "2"}
-    ran = subprocess.run([sys.executable, "-c", CONTRACTIONS], env=environment, cwd=tmp_path, capture_output=True,
-                         text=True, check=True)
+    ran = run(CONTRACTIONS, cwd=tmp_path, TILEWRIGHT_RECORD=str(path), TILEWRIGHT_NUM_THREADS="2")
+    assert ran.returncode == 0, ran.stderr
     lines = {(x.problem.m, x.problem.n, x.problem.k, x.problem.a): (x.count, x.threads) for x in shape_list.read(path)}
     assert lines == {(4, 4, 3, "f32"): (3, 2), (7, 7, 30, "f32"): (3, 2), (30, 2, 7, "f64"): (3, 1)}
     assert "3 calls of einsum, of two operands each, were not recorded: axes" in ran.stderr

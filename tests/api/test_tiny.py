@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import doctest
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.helpers.processes import printed
 from tests.oracles import reference
 
 SHAPES = [
@@ -62,9 +61,8 @@ def test_the_problem_is_data():
 def test_import_is_light():
     """Neither NumPy, a compiler nor the command line's libraries come with `import tilewright`."""
     heavy = "numpy llvmlite typer rich sqlite3 ml_dtypes matplotlib".split()
-    script = f"import sys, tilewright; print([name for name in {heavy} if name in sys.modules])"
-    printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    assert printed.strip() == "[]"
+    loaded = printed(f"import sys, tilewright; print([name for name in {heavy} if name in sys.modules])")
+    assert loaded.strip() == "[]"
 
 
 def test_the_example_of_the_package():

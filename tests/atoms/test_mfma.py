@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
+from tests.helpers.processes import printed
 from tilewright import formats, targets
 from tilewright.atoms.amd import CATALOGUE, F8F6F4, find, mfma, mfma_instructions, scaled
 from tilewright.compiler import amd
@@ -382,9 +381,7 @@ print(assembly(kernels, target(sys.argv[1])))
 
 
 def selected(arch):
-    done = subprocess.run([sys.executable, "-c", COMPILE, arch], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    bodies = re.findall(r"^atom_(\d+):(.*?)s_endpgm", done.stdout, re.M | re.S)
+    bodies = re.findall(r"^atom_(\d+):(.*?)s_endpgm", printed(COMPILE, arch), re.M | re.S)
     return {int(at): " ".join(line.split()) for at, body in bodies
             for line in re.findall(r"^\s*(v_mfma\S* .*)", body, re.M)}
 

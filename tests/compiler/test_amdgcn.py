@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.helpers.amd_kernels import emit_transpose, emit_vector_add
+from tests.helpers.processes import printed
 from tilewright import simulator
 from tilewright.compiler import amd, gate
 from tilewright.inspect.resources import amd_loop
@@ -218,8 +215,7 @@ def test_the_gate_says_what_is_missing(chip):
 @pytest.mark.parametrize("chip", CHIPS)
 def test_llvm_takes_what_the_gate_lets_through(chip):
     """Every operation on every type. In a child process: LLVM ends the process on what it cannot select."""
-    code = f"""
-import sys; sys.path.insert(0, {str(Path(__file__).resolve().parents[2])!r})
+    printed(f"""
 from tests.helpers.every_operation import cases
 from tilewright.compiler import gate, llvm; from tilewright.targets import target
 t = target({chip!r}); every = [function for _, functions in cases() for function in functions]
@@ -227,7 +223,4 @@ for function in every: function.warp = 64 if function.threads else function.warp
 taken = [function for function in every if not list(gate.refusals(function, t))]
 assert 0.7 * len(every) < len(taken) < 0.8 * len(every), (len(taken), len(every))
 assert llvm.assembly(taken, t).count(".amdhsa_kernel ") == len(taken)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
-                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
-    assert done.returncode == 0, done.stderr
+""")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
 
 import tilewright as tw
 from tests.helpers.command_line import call, refused
+from tests.helpers.processes import printed
 from tilewright.compiled import bundles
 from tilewright.compiler import bundle
 from tilewright.compiler.bundle import Chosen, Index, Piece, Product, Refused, Target
@@ -184,9 +182,7 @@ def test_a_cpus_products_without_llvm(tmp_path):
     tw.build(gemms, path, threads=[1, 2], workers=1)
     cache = tmp_path / "cache"
     script = PRODUCTS.format(path=str(path), problems=problems)
-    environment = {**os.environ, "TILEWRIGHT_CACHE_DIR": str(cache), "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=120)
-    assert done.stdout.split() == ["6"], done.stdout + done.stderr
+    assert printed(script, TILEWRIGHT_CACHE_DIR=str(cache)).split() == ["6"]
     assert not cache.exists(), "something was compiled"
 
 

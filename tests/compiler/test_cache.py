@@ -6,15 +6,13 @@ import hashlib
 import os
 import signal
 import stat
-import subprocess
-import sys
-import textwrap
 import time
 import warnings
 from pathlib import Path
 
 import pytest
 
+from tests.helpers.processes import start as python
 from tilewright.compiler import cache, owned
 
 CONTENT = b"machine code" * 1000
@@ -35,14 +33,6 @@ def entry(content=CONTENT, address="x"):
 
 def never():
     raise AssertionError("the entry was there, and was built all the same")
-
-
-def python(script, **environment):
-    """A process that runs a script."""
-    return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(script)], env={**os.environ, **environment}, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )
 
 
 def test_built_once(own_directory):
@@ -137,8 +127,7 @@ def test_many_processes_at_once(own_directory):
                 (cache.directory() / (name + cache.SUFFIX)).write_bytes(content[:100])
             cache.info()
         """
-    command = [sys.executable, "-c", textwrap.dedent(script)]
-    children = [subprocess.Popen([*command, str(n)], stderr=subprocess.PIPE, text=True) for n in range(4)]
+    children = [python(script, n) for n in range(4)]
     for child in children:
         _, errors = child.communicate(timeout=60)
         assert child.returncode == 0, errors

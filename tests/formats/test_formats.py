@@ -9,8 +9,6 @@ from __future__ import annotations
 import itertools
 import math
 import re
-import subprocess
-import sys
 from fractions import Fraction
 from functools import cache
 from typing import Any
@@ -21,6 +19,7 @@ import pytest
 from gfloat import Domain, FormatInfo, RoundMode, decode_ndarray, round_ndarray
 
 from tests.helpers.command_line import refused, said as printed
+from tests.helpers.processes import printed as printed_alone
 from tilewright import Gemm, formats, matmul
 from tilewright.formats import FORMATS, Bool, Complex, Float, Integer, convert, explain, overview, pack, promote, unpack
 from tilewright.formats.conversion import packed_bytes
@@ -252,7 +251,7 @@ def test_what_is_no_pattern(pattern, error, sentence):
 
 
 def test_no_library_is_imported_before_it_is_needed():
-    program = """if True:
+    printed_alone("""
         import sys
         from tilewright import formats
         f = formats.get("e4m3fn")
@@ -261,8 +260,7 @@ def test_no_library_is_imported_before_it_is_needed():
         formats.promote(formats.get("f32"), formats.get("float64")), formats.convert([1], "f16", saturate=True)
         assert "ml_dtypes" not in sys.modules
         assert f.dtype.name == "float8_e4m3fn"
-    """
-    subprocess.run([sys.executable, "-c", program], check=True)
+    """)
 
 
 # ---- steps

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from contextlib import nullcontext
 
 import pytest
 
 from tests.helpers.block_programs import matmul
+from tests.helpers.processes import printed
 from tilewright.ir import Kernel, f16, f32, i64, ptr, vec
 from tilewright.ir.digest import digest
 from tilewright.ir.types import Pointer
@@ -64,6 +62,4 @@ def test_a_parameter_of_any_strides_is_another_function():
 def test_every_process_has_the_same_names():
     code = ("from tests.ir import test_digest as t\n"
             "print(*(t.digest(f) for f in (t.shuffled([1, 0, 3, 2]), t.program())))")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
-    assert found.stdout.split() == [digest(shuffled([1, 0, 3, 2])), digest(program())]
+    assert printed(code).split() == [digest(shuffled([1, 0, 3, 2])), digest(program())]

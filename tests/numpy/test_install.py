@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import tilewright.numpy as twn
+from tests.helpers.processes import printed
 from tilewright.numpy import products, replaced as module
 from tilewright.numpy.rules import RULES, Rule, Rules
 
@@ -257,9 +258,7 @@ def test_another_package_that_replaces_too_is_told(monkeypatch):
 def test_the_number_of_threads_is_tilewrights(threads, workers):
     code = ("import numpy as np, tilewright.numpy as twn; from tilewright.runtime.cpu.pool import pool\n"
             "twn.install(); a = np.ones((600, 600), np.int32); a @ a; print(pool().workers)")
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
-                         env={"PATH": "", "TILEWRIGHT_NUM_THREADS": threads, "PYTHONPATH": ":".join(sys.path)})
-    assert run.stdout.split() == [str(workers)]
+    assert printed(code, TILEWRIGHT_NUM_THREADS=threads).split() == [str(workers)]
 
 
 @pytest.mark.slow

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
-import textwrap
 import threading
 from pathlib import Path
 
 import pytest
 
+from tests.helpers.processes import run
 from tilewright import forks
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -56,10 +54,7 @@ STORM = """
 def test_forks_during_first_products(tmp_path):
     """While kernels are compiled, and while they are loaded from the cache that the first run has left."""
     for seed, gap in ((1, 0.2), (2, 0.02), (3, 0.005)):
-        done = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(STORM), str(seed), str(gap), str(HANGS_S)], text=True, timeout=300,
-            env={**os.environ, "TILEWRIGHT_CACHE_DIR": str(tmp_path)}, capture_output=True,
-        )
+        done = run(STORM, seed, gap, HANGS_S, timeout=300, TILEWRIGHT_CACHE_DIR=str(tmp_path))
         assert done.returncode == 0, done.stderr
         forked, failed = map(int, done.stdout.split())
         assert forked  # how many depends on how busy the machine is

@@ -20,6 +20,7 @@ import tilewright as tw
 from tests.doubles import planted_fuzzer
 from tests.fuzz import driver, fences
 from tests.fuzz.memory import Placed
+from tests.helpers.processes import run
 from tilewright.api import dispatch, products
 from tilewright.expressions import remembered
 from tilewright.lab.cli import npy
@@ -239,8 +240,7 @@ def test_an_engine_that_reads_too_far_is_found() -> None:
             "p = Placed.of(np.ones((3, 4)), end={end})\n"
             "np.lib.stride_tricks.as_strided(p.array[{at}:], (1, 5), (0, {step})).sum()")
     for end, at, step in (True, 2, 8), (False, 0, -8):
-        done = subprocess.run([sys.executable, "-c", code.format(end=end, at=at, step=step)], cwd=ROOT)
-        assert done.returncode == -11
+        assert run(code.format(end=end, at=at, step=step)).returncode == -11
 
 
 @pytest.mark.parametrize("how", [
@@ -331,5 +331,5 @@ print(driver.failure(caches.FUZZER, case))
 
 def test_a_cache_that_is_believed_is_found() -> None:
     """In a process that has loaded nothing."""
-    done = subprocess.run([sys.executable, "-c", CACHE], cwd=ROOT, capture_output=True, text=True)
+    done = run(CACHE)
     assert "AssertionError: a child ended" in done.stdout, done.stdout + done.stderr

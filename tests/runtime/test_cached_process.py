@@ -3,13 +3,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 import tilewright as tw
+from tests.helpers.processes import printed
 from tilewright.compiler import lld
 
 CPU = """
@@ -59,11 +56,7 @@ PUBLIC, FUNCTION = "from tilewright import matmul", "from tilewright.api.product
 def loaded(place: str, cache: str, cached: bool, matmul: str) -> list[str]:
     """The modules of a process that has multiplied there."""
     script = CPU if place == "cpu" else GPU.format(cached=cached, **PLACES[place])
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TILEWRIGHT_CACHE_DIR": cache}
-    done = subprocess.run([sys.executable, "-c", script + PRODUCT.format(matmul=matmul)], capture_output=True,
-                          text=True, env=environment, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split()
+    return printed(script + PRODUCT.format(matmul=matmul), TILEWRIGHT_CACHE_DIR=cache).split()
 
 
 def inside(modules: list[str], packages: tuple[str, ...]) -> list[str]:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
 
 import pytest
 
 import tilewright as tw
+from tests.helpers.processes import printed
 from tilewright import targets
 from tilewright.compiler import gate
 from tilewright.compiler.artefact import load
@@ -366,18 +363,14 @@ def emit_everything(target):
 @pytest.mark.parametrize("name", targets.names("cpu"))
 def test_llvm_takes_what_the_gate_lets_through(name):
     """In a child process: LLVM ends the process on an operation that it cannot select."""
-    code = f"""
-import sys; sys.path.insert(0, {str(Path(__file__).resolve().parents[2])!r})
+    printed(f"""
 from tests.targets.test_targets import emit_everything
 from tilewright.compiler import llvm; from tilewright.targets import target
 t = target({name!r}); text = llvm.assembly(emit_everything(t), t)
 calls = [line for line in text.splitlines() if line.split()[:1] in (['callq'], ['bl'])]
 assert not calls, calls         # of functions that no one links
 assert len(llvm.object_code(emit_everything(t), t)) > 1000
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
-                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
-    assert done.returncode == 0, done.stderr
+""")
 
 
 def test_code_of_another_machine_is_emitted_but_not_run():
@@ -400,9 +393,7 @@ def test_detection_is_cheap_and_imports_nothing_heavy():
         t.detect()
         print(first, len(opened) - first, *sys.modules)
         """
-    first, again, *modules = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}).stdout.split()
+    first, again, *modules = printed(code).split()
     assert not {"llvmlite", "subprocess", "typer", "rich"} & set(modules)
     assert int(first) <= 100 + 4 * (os.cpu_count() or 1)    # small files of /proc and /sys: the work that there is
     assert int(again) == 0

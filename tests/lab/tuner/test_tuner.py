@@ -5,9 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import subprocess
-import sys
-import textwrap
 import time
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -19,6 +16,7 @@ import tilewright as tw
 from bench import ship_tables
 from tests.doubles.impatient import Impatient
 from tests.helpers.command_line import call, said
+from tests.helpers.processes import start as python
 from tilewright import shape_list
 from tilewright.lab.measure import measure
 from tilewright.lab.tuner import child, many, on_cpu, running, search
@@ -65,13 +63,6 @@ def row(plan=OTHER, shape=SHAPE, role="best", date="2026-01-02T00:00:00+00:00", 
         "ratio_q3": 1.6, "rounds": 9, "date": date, "machine": "a test", "tilewright": "0", "llvmlite": "0",
     }
     return Row(**{**values, **fields})
-
-
-def python(script, *args, **environment):
-    return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(script), *args], env={**os.environ, **environment}, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )
 
 
 # ---- who wins

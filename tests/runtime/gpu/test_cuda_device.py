@@ -5,14 +5,13 @@ The kernels are those of tests/helpers/plain_gemm.py: what is tested is how arra
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 
 import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.helpers import processes
 from tests.helpers.graphs import capture
 from tests.helpers.plain_gemm import Compiled, Split
 from tilewright.compiler import artefact
@@ -467,13 +466,9 @@ def test_a_launch_that_cannot_be(torch):
     torch.ones(1, device="cuda").cpu()  # CUDA goes on
 
 
-def run_in_a_process(code):
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-
-
 def test_an_illegal_address_is_cudas_error():
     """Whoever waits for the stream is told. In a process of its own, whose CUDA is of no more use."""
-    done = run_in_a_process("""
+    done = processes.run("""
 from tests.runtime.gpu.test_cuda_device import cuda, loaded, scaled
 kernel = loaded(scaled())
 stream = cuda.Stream()
@@ -487,7 +482,7 @@ except cuda.CudaError as error:
 
 
 def test_a_forked_child_is_told_so():
-    done = run_in_a_process("""
+    done = processes.run("""
 import os
 from tilewright.plans.nvidia import NvidiaPlan
 from tilewright.runtime.cuda import module as cuda
@@ -503,7 +498,7 @@ os.waitpid(child, 0)
 
 def test_torch_is_not_needed():
     """A process without torch, CuPy and JAX computes on the GPU, and imports none of them."""
-    done = run_in_a_process("""
+    done = processes.run("""
 import sys
 import numpy as np
 import tilewright as tw

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import numpy as np
@@ -12,6 +11,7 @@ import tilewright as tw
 from tests.doubles import fake_arrays, real_hip
 from tests.helpers.arrays import small_integers
 from tests.helpers.gpus import finish, started
+from tests.helpers.processes import run
 from tests.runtime.gpu.test_hip_arrays import Exporter
 from tilewright import formats
 from tilewright.compiler import artefact, cache, lld
@@ -252,11 +252,11 @@ def test_a_second_process_does_not_compile_again(monkeypatch, tmp_path):
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(artefact, "_found", {})
     k = kernel()
-    done = subprocess.run([sys.executable, "-c", SECOND, SMALL], capture_output=True, text=True)
+    done = run(SECOND, SMALL)
     assert done.returncode == 1  # nothing is there yet
     assert "it was compiled again" in done.stderr
     assert k.binary[:4] == b"\x7fELF"
-    done = subprocess.run([sys.executable, "-c", SECOND, SMALL], capture_output=True, text=True)
+    done = run(SECOND, SMALL)
     assert done.stdout.split() == [k.function.name, str(len(k.binary)),
                                    str(k.manifest["argument_bytes"]), "False"], done.stderr
     assert k.loadable.manifest.items() <= (k.manifest | {"grid": None}).items()
