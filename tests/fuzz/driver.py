@@ -28,7 +28,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent.parent
 START_S = 300.0  # that a worker may take for its imports
 NAMES = ("products", "beside", "isa", "forks", "caches", "plans", "kernels", "cli", "environments", "promises", "nests",
-         "attention", "mpi")
+         "online", "attention", "mpi")
 Case = dict[str, Any]
 
 

@@ -33,7 +33,7 @@ from tilewright.simulator import product
 ROOT = Path(__file__).resolve().parents[2]
 SEED = 1
 SHORT = {"products": 30, "beside": 6, "isa": 1, "forks": 1, "caches": 4, "plans": 50, "kernels": 3, "cli": 20,
-         "environments": 20, "promises": 12, "nests": 20, "attention": 2, "mpi": 3}
+         "environments": 20, "promises": 12, "nests": 20, "online": 3, "attention": 2, "mpi": 3}
 
 
 @pytest.mark.parametrize("name", driver.NAMES)

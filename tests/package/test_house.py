@@ -63,7 +63,7 @@ MOST = {
     "functions over 60 lines": 36,
     "files over 400 lines": 0,
     "lines of the library": 73444,
-    "lines of loop nests": 10523,
+    "lines of loop nests": 11420,
     "lines of the lab": 27423,
     "lines of other engines": 8183,
 }

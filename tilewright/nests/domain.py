@@ -9,7 +9,7 @@ as n*u + v everywhere become one (tiles by hand; block and thread), and a condit
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations_with_replacement
 from typing import Any, NamedTuple
 
@@ -41,7 +41,8 @@ class Element(NamedTuple):
 
 @dataclass(frozen=True)
 class Rounds:
-    """A statement of given sizes. `conditions` are those that not all of the box fulfils."""
+    """A statement of given sizes. `conditions` are those that not all of the box fulfils. An ("index", x) of its value
+    has a `Linear`."""
     extents: dict[str, int]
     conditions: tuple[Linear, ...]
     target: Element
@@ -50,6 +51,7 @@ class Rounds:
     line: Line
     loops: frozenset[str]           # also those of one round, which have no extent
     source: Statement | None = None
+    written: Mapping[str, Linear] = field(default_factory=dict)     # what an index of the source is in these
 
     @property
     def elements(self) -> list[Element]:
@@ -66,9 +68,11 @@ class Rounds:
         """With form(x) for every condition and subscript."""
         def element(e: Element) -> Element:
             return e._replace(subscripts=tuple(map(form, e.subscripts)))
-        value = mapped(self.value, lambda x: ("load", element(x[1])) if x[0] == "load" else x)
+        value = mapped(self.value, lambda x: ("load", element(x[1])) if x[0] == "load" else (
+            ("index", form(x[1])) if x[0] == "index" else x))
+        written = {i: form(x) for i, x in self.written.items()}
         return replace(self, extents=extents, conditions=tuple(map(form, self.conditions)), target=element(self.target),
-                       value=value, loops=self.loops if loops is None else loops)
+                       value=value, written=written, loops=self.loops if loops is None else loops)
 
     def renamed(self, names: Mapping[str, str]) -> Rounds:
         return self.changed(lambda x: x.renamed(names), {names.get(i, i): n for i, n in self.extents.items()})
@@ -175,11 +179,11 @@ def _bound(statement: Statement, sizes: Mapping[str, int], private: Mapping[str,
             return ("load", element(x[1]))
         if x[0] == "index":
             number = _linear(x[1], indices, sizes, statement.line)
-            return ("index", x[1]) if number.factors else ("number", number.constant)
+            return ("index", number) if number.factors else ("number", number.constant)
         return x
     found = Rounds(extents, tuple(conditions), element(statement.target), statement.reduce,
                    mapped(statement.value, leaf), statement.line, frozenset(x.index for x in statement.loops),
-                   statement)
+                   statement, indices)
     return None if found.empty else found
 
 
@@ -187,7 +191,8 @@ def joined(found: list[Rounds]) -> list[Rounds]:
     """Two indices that every subscript and condition has as n*u + v, v < n, as one."""
     def one(r: Rounds, u: str, v: str) -> bool:
         scalars = all({u, v} & e.indices in (set(), {u, v}) for e in r.elements if e.scalar)
-        forms = [*r.conditions, *(x for e in r.elements if not e.scalar for x in e.subscripts)]
+        forms = [*r.conditions, *(x for e in r.elements if not e.scalar for x in e.subscripts),
+                 *leaves(r.value, "index")]
         return scalars and {u, v} <= r.extents.keys() and all(
             x.factors.get(u, 0) == r.extents[v] * x.factors.get(v, 0) for x in forms)
 

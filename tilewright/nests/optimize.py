@@ -188,12 +188,15 @@ class Optimized:
         else:
             found = parts(nest, self.sizes,
                           lambda a, b: a == b or ((a, b) not in self.apart and (b, a) not in self.apart))
-        whole = fused(nest, self.sizes, temporary) if temporary and not without else ""
+        loops = any(part.contraction is None for part in found)
+        whole = fused(nest, self.sizes, temporary) if (temporary or loops) and not without else ""
+        if isinstance(whole, Online) and given.gpu and not whole.plain:
+            whole = "results are more than those of attention, which arrays on a GPU have to be"
         if isinstance(whole, Online):
             self.steps: list[Step] = [Fused(nest, whole)]
             return
         self.steps = [Step(nest, part, arrays, block, target or given.gpu) for part in found]
-        for step in self.steps if whole else ():
+        for step in self.steps if whole and temporary else ():
             step.part.reason = step.part.reason and f"{step.part.reason}; no reduction of all: {whole}"
 
     @property

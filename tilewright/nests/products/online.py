@@ -1,4 +1,4 @@
-"""Reductions that wait for each other become one: softmax(Q K^T) V without the matrix of scores.
+"""Reductions that wait for each other become one: softmax(Q K^T) V without the matrix of scores, and its relatives.
 
 Let x[j] be the terms of a reduction with a *level*, M = max over j of x[j]. A later sum over the same j whose term is
 exp(x[j] - M) h[j] waits for M alone, and
@@ -10,299 +10,308 @@ what was summed. So (m, sum of exp(x - m), sums of exp(x - m) h) is one reductio
 
     (m, l, o) + (n, k, p) = (t, l exp(m - t) + k exp(n - t), o exp(m - t) + p exp(n - t)),    t = max(m, n)
 
-is associative. `online(nest, sizes, temporary)` evaluates the statements of a nest symbolically, by row i of its scores
-S[i, j], and applies the rule where what remains is M, its sum L and weighted sums:
+is associative. A level with an index is one, too: (m, at) + (n, to) = (m, at) if m >= n else (n, to).
 
-    O[i, c] = sum over j of exp(x - M) / L * V[j, c]        softmax(x) V; the division may come last
-    R[i]    = M + log(L)                                    log of the sum of exp(x), of which a cross-entropy is made
-
-x is a function of S[i, j] = sum over d of Q[i, d] K[j, d] and of arrays by i and j. Both are then tilewright.attention.
-S has to be `temporary`: its elements are not stored any more.
+`online(nest, sizes, temporary)` evaluates the statements of a nest symbolically, by row i of its scores S[i, j]: what
+each row's numbers and each result are (scores.py), over which j (conditions and bounds of loops become domains), and
+refuses with the line and the reason what is none of these reductions. `Online` (one_pass.py) computes the results. S is
+`temporary`, an array whose elements are not stored any more, or a variable of the loops.
 """
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from tilewright import forks
-from tilewright.expressions.tracing import apply
 from tilewright.nests.domain import Element, Rounds, rounds
 from tilewright.nests.nest import LEAVES, LoopNest, Refused, Term, leaves, refuse
 from tilewright.nests.polynomial import Linear
+from tilewright.nests.products import scores
+from tilewright.nests.products.one_pass import Online
+from tilewright.nests.products.scores import DOT, HIGH, LOW, UNKNOWN, Domain, Unfit, inside, operation
 
-DOT: Term = ("dot",)            # S as the product leaves it
-MAXIMA = ("max", "fmax")
-
-
-@dataclass(frozen=True)
-class Weighted:
-    """out = a sum over j of a weight, a term of S, times an element of V; `x` once the weight is a softmax of it."""
-    out: Element
-    values: Element
-    weight: Term
-    x: Term | None = None
+EXTREMES = {"max": ("largest", LOW), "fmax": ("largest", LOW), "min": ("smallest", HIGH), "fmin": ("smallest", HIGH)}
 
 
 def online(nest: LoopNest, sizes: Mapping[str, int], temporary: Sequence[str]) -> Online:
-    """What the nest computes, as one reduction. Refused, with the line and the reason, if it is not that."""
-    if len(temporary) != 1:
-        refuse(nest.statements[0].line, "one array of scores is temporary")
-    return _Reader(nest, temporary[0]).read(rounds(nest, sizes))
+    """What the nest computes, as reductions of scores. Refused, with the line and the reason, if it is not that."""
+    statements = rounds(nest, sizes)
+    sums = [r.target for r in statements if r.reduce == "add" and len(r.target.subscripts) == 2 and (
+        r.target.array in temporary or (r.target.scalar and not temporary))]
+    if not sums:
+        refuse(nest.statements[0].line, f"{' and '.join(temporary) or 'no variable'} is no product of two arrays")
+    first: Refused | None = None
+    for order in "ij", "ji":
+        try:
+            return _Reader(nest, sums[0].array, order, {*temporary, sums[0].array}, statements).read()
+        except Refused as refusal:
+            first = first or refusal
+    assert first is not None
+    raise first
 
 
 class _Reader:
-    """Evaluates statements: what each row's numbers, and an element of S, are by now."""
+    """Evaluates statements: what each row's numbers, elements of scores, and results are by now. `order`: of S's axes;
+    `inner`: what has elements by row and column as S has."""
 
-    def __init__(self, nest: LoopNest, scores: str) -> None:
-        self.nest, self.scores = nest, scores
-        self.element: Term | None = None            # S[i, j]
-        self.rows: dict[str, Term] = {}             # numbers and arrays by i
-        self.owner: dict[str, str] = {}             # of a number: the index of the loop over rows in which it is set
-        self.results: dict[str, Weighted | None] = {}       # arrays by i and c; None: 0
+    def __init__(self, nest: LoopNest, name: str, order: str, inner: set[str], statements: Sequence[Rounds]) -> None:
+        self.nest, self.scores, self.order, self.inner = nest, name, order, inner
+        self.elements = dict[str, Term]()           # S[i, j], and of others like it
+        self.numbers = dict[str, Term]()            # of rows, and results by row and column
+        self.targets = dict[str, Element]()         # arrays that are written
+        self.firsts = dict[str, tuple[str, Term]]()     # indices of extremes: the extreme's name, and what it has to be
+        self.over = set[str]()                      # numbers whose loop over j has changed them
         self.dot: tuple[Element, Element] | None = None
-        self.extents: dict[str, int] = {}
-        self.touched = 0                            # accesses of S
+        self.touched = 0                            # accesses of elements of S in memory, once for a product
+        self.roles = self._roles(statements)
+        self.statements = [self._placed(r) for r in statements]
+        self.box = dict[str, int]()
+        for r in self.statements:
+            for i, n in r.extents.items():
+                self.box[i] = max(n, self.box.get(i, 0))
+        self.partial = [(r.target.array, frozenset(x for x in r.loops if self.roles.get(x) == "j"))
+                        for r in statements if r.target.array not in inner and (
+                            r.reduce or any(e.array == r.target.array for e in leaves(r.value)))]
 
-    def read(self, statements: Sequence[Rounds]) -> Online:
-        for r in statements:
-            if r.conditions:
-                refuse(r.line, "a condition leaves out a part of the scores")
-            self.touched += sum(e.array == self.scores for e in r.elements)
-            if r.target.array == self.scores:
-                self._score(r)
-            elif r.target.scalar or len(r.target.subscripts) == 1:
-                self._row(r)
-            else:
-                self._result(r)
-        line = statements[-1].line
+    def read(self) -> Online:
+        for r in self.statements:
+            if count := sum(e.array in self.inner and not e.scalar for e in r.elements):
+                low, high = scores.spans(self._domain(r, rows=False), self.box["i"], self.box["j"])
+                self.touched += count * int((high - low).clip(0).sum())
+            try:
+                self._statement(r)
+            except Unfit as why:
+                refuse(r.line, str(why))
+        line = self.statements[-1].line
         if self.dot is None:
             refuse(line, f"{self.scores} is no product of two arrays")
-        logs = {name: _logsumexp(x, line) for name, x in self.rows.items() if name not in self.nest.scalars}
-        sums = {name: found for name, found in self.results.items() if found is not None and found.x is not None}
-        if len(sums) < len(self.results):
-            refuse(line, "a sum of values is not divided by the sum of powers")
-        terms = [x for x in (*(found.x for found in sums.values()), *logs.values()) if x is not None]
-        if not terms or any(x != terms[0] for x in terms):
-            refuse(line, "nothing is stored but scores" if not terms else "two reductions have different terms")
-        return Online(self.nest, self.scores, self.dot, terms[0], sums, tuple(logs), self.extents, self.touched)
+        results = {name: x for name, x in self.numbers.items() if name not in self.nest.scalars}
+        if not any(scores.levels(x) for x in results.values()):
+            refuse(line, "nothing is stored but scores")
+        if any(scores.mentions(x, "unknown", "partial") for x in results.values()):
+            refuse(line, "a result has elements that are not known")
+        for name, (extreme, x) in self.firsts.items():
+            if self.numbers.get(extreme) != x:
+                refuse(line, f"{name} is kept where {extreme} changes, and that is no extreme of the same scores")
+        for d in dict.fromkeys(y[1] for x in results.values() for y in _all_levels(x)):
+            self._rows_have_scores(d, line)
+        temporary = () if self.scores in self.nest.scalars else tuple(sorted(self.inner))
+        try:
+            return Online(self.nest, temporary, self.dot, results, {name: self.targets[name] for name in results},
+                          self.box, self.touched)
+        except Unfit as why:
+            refuse(line, str(why))
 
-    def _named(self, r: Rounds) -> dict[str, str]:
-        """Roles of the statement's indices, by their names: i and j of S's subscripts."""
-        names = dict[str, str]()
+    def _rows_have_scores(self, d: Domain, line: Any) -> None:
+        """Refused if the maximum of a row is one of no scores."""
+        low, high = scores.spans(d, self.box["i"], self.box["j"])
+        if (low >= high).any():
+            refuse(line, f"row {int((low >= high).argmax())} has no scores: loops leave nan there, or what was before")
+
+    # ---- which index is which
+
+    def _roles(self, statements: Sequence[Rounds]) -> dict[str, str]:
+        """i, j, c or d for each index: rows and columns by S's subscripts, others by what they have in common."""
+        roles, known = dict[str, str](), dict.fromkeys(self.inner, self.order)
+        for _ in range(4):
+            for r in statements:
+                for e in r.elements:
+                    if e.array in known and len(e.subscripts) == len(known[e.array]):
+                        for role, x in zip(known[e.array], e.subscripts):
+                            if len(x.factors) == 1:
+                                roles.setdefault(next(iter(x.factors)), role)
+                target = r.target
+                own = [next(iter(x.factors), "") for x in target.subscripts]
+                if target.array == self.scores and r.reduce:
+                    roles |= {x: "d" for x in r.extents if x not in roles}
+                elif len(own) == 2 and sorted(roles.get(x, "?") for x in own) == ["?", "i"]:
+                    roles |= {x: "c" for x in own if x not in roles}
+                if own and all(x in roles for x in own):
+                    known.setdefault(target.array, "".join(roles[x] for x in own))
+        for r in statements:            # reductions over columns without scores, as of a choice by the column's number
+            left, own = [x for x in r.extents if x not in roles], [i for x in r.target.subscripts for i in x.factors]
+            if r.reduce and len(left) == 1 and own and all(x in roles for x in own):
+                roles[left[0]] = "j"
+        return roles
+
+    def _placed(self, r: Rounds) -> Rounds:
+        """The statement with roles for names of indices, which count as S's subscripts do."""
+        for x in r.extents:
+            if x not in self.roles:
+                refuse(r.line, f"the index {x} is none of rows, of columns of scores, or of columns of a result")
+        names = {x: self.roles[x] for x in r.extents}
+        if len(set(names.values())) < len(names):
+            refuse(r.line, f"{self.scores} is not used row by row")
+        shifts = dict[str, int]()
         for e in r.elements:
-            if e.array == self.scores:
-                for role, x in zip("ij", e.subscripts, strict=True):
-                    name = _index(x, r)
-                    if names.setdefault(name, role) != role:
+            if e.array in self.inner and not e.scalar:
+                for role, subscript in zip(self.order, e.subscripts, strict=True):
+                    if len(subscript.factors) > 1 or any(
+                            c != 1 or names[i] != role for i, c in subscript.factors.items()):
                         refuse(r.line, f"{self.scores} is not used row by row")
-        return names
+                    first = subscript.constant
+                    if shifts.setdefault(role, first) != first or (not subscript.factors and r.extents):
+                        refuse(r.line, f"{self.scores} is used at several places in a round")
+
+        for x, role in names.items():
+            written = r.written.get(x, Linear(0, {x: 1}))
+            if role in "ij" and written.factors != {x: 1}:
+                refuse(r.line, "a loop over scores has a step of more than 1")
+            shifts.setdefault(role, written.constant if role in "ij" else 0)
+
+        def form(x: Linear) -> Linear:
+            moved = sum(-c * shifts.get(names[i], 0) for i, c in x.factors.items())
+            return Linear(x.constant + moved, {names[i]: c for i, c in x.factors.items()})
+        extents = {names[i]: n + shifts.get(names[i], 0) for i, n in r.extents.items()}
+        least = tuple(Linear(-n, {role: 1}) for role, n in shifts.items() if n and role in extents)
+        r = r.changed(form, extents)
+        return replace(r, conditions=(*r.conditions, *least))
+
+    def _domain(self, r: Rounds, rows: bool = True) -> Domain:
+        """Where in the box of scores a statement has rounds. Refused if it leaves out rows, unless of scores."""
+        d = [x.key for x in r.conditions]
+        d += [Linear(n - 1, {i: -1}).key for i, n in r.extents.items() if i in "ij" and n < self.box[i]]
+        if any({i for i, _ in key[1]} - {"i", "j"} for key in d) or (rows and any(
+                {i for i, _ in key[1]} == {"i"} for key in d)) or ("c" in r.extents and r.extents["c"] < self.box["c"]):
+            refuse(r.line, "a condition or a bound leaves out a part of the results")
+        return scores.both(tuple(d))
+
+    # ---- statements
+
+    def _statement(self, r: Rounds) -> None:
+        name, own = r.target.array, {i for x in r.target.subscripts for i in x.factors}
+        if name in self.inner or (r.target.scalar and own >= {"i", "j"}):
+            self._score(r)
+            return
+        if not own <= {"i", "c"} or "i" not in own:
+            refuse(r.line, f"{name} has no element for each row")
+        if set(r.extents) - {"j"} - own:
+            refuse(r.line, f"{name} is reduced over another index than that of the columns of scores")
+        if not r.target.scalar:
+            for x in r.target.subscripts:
+                if x.constant or list(x.factors.values()) != [1]:
+                    refuse(r.line, "a subscript is more than an index")
+            if self.targets.setdefault(name, r.target).key != r.target.key:
+                refuse(r.line, f"{name} is written at several places")
+        start = self.numbers.get(name)
+        if "j" not in r.extents:
+            if self._domain(r):
+                refuse(r.line, "a condition leaves out a part of the rows")
+            value = self._term(r.value, r)
+            if r.reduce:
+                value = operation(r.reduce, start or UNKNOWN, value)
+            self.numbers[name] = value
+            return
+        d = self._domain(r)
+        self.numbers[name] = self._reduced(r, d, start) if r.reduce else self._carried(r, d, start)
+        self.over.add(name)
 
     def _score(self, r: Rounds) -> None:
-        names, others = self._named(r), [e for e in leaves(r.value) if e.array != self.scores]
-        sums = [x for x in r.extents if x not in names]
-        if r.reduce == "add" and len(sums) == 1 and self.element == ("number", 0.0) and len(others) == 2 and (
-                r.value[0] == "mul"):
-            names[sums[0]] = "d"
-            by = {frozenset(names.get(_index(x, r), "") for x in e.subscripts): e.renamed(names) for e in others}
-            q, k = by.get(frozenset("id")), by.get(frozenset("jd"))
-            if q is None or k is None:
-                refuse(r.line, f"{self.scores} is no product of rows of two arrays")
-            self.dot, self.element = (q, k), DOT
-            self.extents |= {names[name]: n for name, n in r.extents.items()}
-            return
-        if r.reduce or sums:
-            refuse(r.line, f"{self.scores} is reduced in another way than by a product")
-        self.element = self._value(r, names)
-
-    def _row(self, r: Rounds) -> None:
-        """A number of each row: its start, a reduction over j, or a function of others."""
-        names, name = self._named(r), r.target.array
-        row = _index(r.target.subscripts[0], r) if r.target.subscripts else ""
-        if not r.reduce:
-            value = self._value(r, names, row)
-        elif self.scores not in {e.array for e in leaves(r.value)} or "j" not in names.values():
-            refuse(r.line, f"{name} is no reduction of scores")
+        name, d = r.target.array, self._domain(r, rows=False)
+        before = self.elements.get(name, UNKNOWN)
+        own = scores.under(before, d)
+        if "d" in r.extents:
+            new = self._product(r)
+            if own[0] == "inside" or own == UNKNOWN:
+                refuse(r.line, f"{name} is added to before it has a start")
+            new = operation("add", new, own)
         else:
-            start, value = self.rows.get(name), self._value(r, names, row)
-            if r.reduce in MAXIMA and start == ("number", float("-inf")):
-                value = ("largest", value)
-            elif r.reduce == "add" and start == ("number", 0.0):
-                value = ("total", value)
-            else:
-                refuse(r.line, f"{name} is reduced by {r.reduce}, from another start than {r.reduce} has")
-        self.rows[name] = value
-        if r.target.scalar:
-            self.owner[name] = row
+            if set(r.extents) - {"i", "j"}:
+                refuse(r.line, f"{name} is set in each round of a loop that it has no index of")
+            new = self._term(r.value, r)
+            new = operation(r.reduce, own, new) if r.reduce else new
+        self.elements[name] = inside(d, scores.under(new, d), before)
 
-    def _result(self, r: Rounds) -> None:
-        """O[i, c]: its start, the sum of values by weights, or that divided by a row's number."""
-        names, name = self._named(r), r.target.array
-        if not r.reduce and r.value == ("number", 0.0):
-            self.results[name] = None
-            return
-        found, column = self.results.get(name), [x for x in r.extents if x not in names]
-        if r.reduce == "add" and found is None and name in self.results and r.value[0] == "mul" and len(column) == 1:
-            row = next((x for x, role in names.items() if role == "i"), "")
-            names[column[0]] = "c"
-            out = r.target.renamed(names)
-            for (kind, *v), weight in (r.value[1:], r.value[:0:-1]):
-                if kind == "load" and v[0].renamed(names).indices == {"j", "c"} and out.indices == {"i", "c"}:
-                    self.extents["c"] = r.extents[column[0]]
-                    term = self._term(weight, r, names, row)
-                    x = _softmax(term, r) if term[0] == "div" else None
-                    self.results[name] = Weighted(out, v[0].renamed(names), term, x)
-                    return
-        if found is not None and found.x is None and r.value[:2] == ("div", ("load", r.target)) and not r.reduce:
-            row = _index(r.target.subscripts[[next(iter(x.factors)) for x in found.out.subscripts].index("i")], r)
-            divisor = self._term(r.value[2], r, names, row)
-            self.results[name] = replace(found, x=_softmax(("div", found.weight, divisor), r))
-            return
-        refuse(r.line, f"{name} is no sum of values by weights")
+    def _product(self, r: Rounds) -> Term:
+        """s, with numbers that the product has as factors."""
+        parts = scores.multiplied(r.value)
+        loads, factors = [x for x in parts if x[0][0] == "load"], [x for x in parts if x[0][0] != "load"]
+        by = {frozenset(x[1].indices): x[1] for x, power in loads if power == 1}
+        q, k = by.get(frozenset("id")), by.get(frozenset("jd"))
+        if r.reduce != "add" or len(loads) != 2 or q is None or k is None or self.dot is not None or any(
+                x[0] not in ("number", "parameter") for x, _ in factors) or r.target.array != self.scores:
+            refuse(r.line, f"{r.target.array} is no product of rows of two arrays")
+        if any(x.constant or len(x.factors) != 1 for e in (q, k) for x in e.subscripts):
+            refuse(r.line, "a subscript is more than an index")
+        self.dot = q, k
+        return operation("mul", DOT, scores.product(factors)) if factors else DOT
 
-    def _value(self, r: Rounds, names: Mapping[str, str], row: str = "") -> Term:
-        return self._term(r.value, r, names, row)
+    def _reduced(self, r: Rounds, d: Domain, start: Term | None) -> Term:
+        """A reduction over j."""
+        name, value = r.target.array, self._term(r.value, r)
+        if r.reduce in EXTREMES:
+            kind, identity = EXTREMES[r.reduce]
+            d, value = scores.narrowed(d, value, identity)
+            if start != identity:
+                refuse(r.line, f"{name} is reduced by {r.reduce}, from another start than {identity[1]}")
+            if not scores.indices(value) <= {"i", "j"} or "j" not in scores.indices(value):
+                refuse(r.line, f"{name} is no reduction of scores")
+            return (kind, d, value)
+        if scores.mentions(value, "partial"):
+            refuse(r.line, "a sum depends on a reduction that is not over")
+        if r.reduce != "add" or start is None:
+            refuse(r.line, f"{name} is reduced by {r.reduce}, or has no start")
+        return operation("add", scores.summed(d, value), start)
 
-    def _term(self, term: Term, r: Rounds, names: Mapping[str, str], row: str) -> Term:
-        """A term with what S and the rows' numbers are in place of their names."""
+    def _carried(self, r: Rounds, d: Domain, start: Term | None) -> Term:
+        """An extreme, or its index, that a choice keeps from column to column."""
+        name, value = r.target.array, self._term(r.value, r)
+        d, value = scores.narrowed(d, value, ("partial", name))
+        fits = value[0] == "where" and value[3] == ("partial", name) and value[1][0] in ("lt", "le")
+        if not fits:
+            refuse(r.line, f"{name} goes from column to column in another way than by an extreme of scores")
+        (order, a, b), new = value[1], value[2]
+        kind = "largest" if a[0] == "partial" else "smallest" if b[0] == "partial" else ""
+        x, of = (b, a) if kind == "largest" else (a, b)
+        if not kind or order != "lt" or x == of or scores.mentions(x, "partial"):
+            refuse(r.line, f"{name} is kept by another choice than of the first extreme")
+        if new == x and of == ("partial", name):
+            if start != (LOW if kind == "largest" else HIGH):
+                refuse(r.line, f"{name} is kept from another start than that of {kind}")
+            return (kind, d, x)
+        if new != ("index", (0, (("j", 1),))):
+            refuse(r.line, f"{name} is neither the extreme that is compared nor its column")
+        self.firsts[name] = of[1], (kind, d, x)
+        return ("first", d, x, kind)
+
+    # ---- values
+
+    def _term(self, term: Term, r: Rounds) -> Term:
+        """A statement's term with what S and the rows' numbers are in place of their names."""
         if term[0] == "load":
-            e = term[1]
-            if e.array == self.scores:
-                if self.element is None:
-                    refuse(r.line, f"{self.scores} is read before it is computed")
-                return self.element
-            if e.array in self.rows:
-                own = row or next((name for name, role in names.items() if role == "i"), "")
-                if e.scalar and self.owner.get(e.array) not in ("", own):
-                    refuse(r.line, f"{e.array} is of another loop's last row")
-                return self.rows[e.array]
-            renamed = e.renamed(names)
-            if e.scalar or not renamed.indices <= {"i", "j"}:
-                refuse(r.line, f"{e.array} is not used by row and column of the scores")
-            return ("load", renamed)
+            return self._load(term[1], r)
         if term[0] == "index":
-            refuse(r.line, "an index is used as a number")
+            return ("index", term[1].key)
         if term[0] in LEAVES:
             return term
-        return (term[0], *(self._term(x, r, names, row) for x in term[1:]))
+        return operation(term[0], *(self._term(x, r) for x in term[1:]))
+
+    def _load(self, e: Element, r: Rounds) -> Term:
+        name = e.array
+        if name in self.elements:
+            return scores.under(self.elements[name], self._domain(r, rows=False))
+        if name in self.numbers:
+            if any(name == other and loops & r.loops for other, loops in self.partial):
+                if name in self.over:
+                    refuse(r.line, f"{name} is read in the loop that reduces it, after it has changed")
+                return ("partial", name)
+            if not e.scalar and e.key != self.targets[name].key:
+                refuse(r.line, f"{name} is read at another place than it is written")
+            return self.numbers[name]
+        if name in self.inner:
+            refuse(r.line, f"{name} is read before it is computed")
+        if e.scalar or any(x.constant or list(x.factors.values()) != [1] for x in e.subscripts):
+            refuse(r.line, f"{name} is not used by row and column of the scores")
+        found = "".join(next(iter(x.factors)) for x in e.subscripts)
+        if not set(found) <= set("ijc"):
+            refuse(r.line, f"{name} is not used by row and column of the scores")
+        return ("load", name, found)
 
 
-def _index(x: Linear, r: Rounds) -> str:
-    """The one index that a subscript is."""
-    if x.constant or len(x.factors) != 1 or next(iter(x.factors.values())) != 1:
-        refuse(r.line, "a subscript is more than an index")
-    return next(iter(x.factors))
-
-
-def _softmax(weight: Term, r: Rounds) -> Term:
-    """x of exp(x - M) / L: the rule applies if M and L are x's own."""
-    if weight[0] == "div" and weight[1][0] == "exp" and weight[1][1][0] == "sub":
-        power, total = weight[1:]
-        x, level = power[1][1:]
-        if level == ("largest", x) and total == ("total", power):
-            return x
-    return refuse(r.line, "weights are not exp(x - max(x)) / sum(exp(x - max(x)))")
-
-
-def _logsumexp(term: Term, line: Any) -> Term:
-    """x of M + log(L)."""
-    for level, log in (term[1:], term[:0:-1]) if term[0] == "add" else ():
-        if level[0] == "largest" and log == ("log", ("total", ("exp", ("sub", level[1], level)))):
-            x: Term = level[1]
-            return x
-    return refuse(line, "a row's number is not max(x) + log(sum(exp(x - max(x))))")
-
-
-class Online:
-    """The results of a nest by tilewright.attention; what Step (nests/optimize.py) takes for a product."""
-    problem, of_views = None, False
-
-    def __init__(self, nest: LoopNest, scores: str, dot: tuple[Element, Element], x: Term,
-                 results: Mapping[str, Weighted], logs: tuple[str, ...], extents: Mapping[str, int],
-                 touched: int) -> None:
-        self.nest, self.scores, self.dot, self.x, self.results, self.logs = nest, scores, dot, x, dict(results), logs
-        self.extents, self.touched = dict(extents), touched
-        elements = {nest.element(e.array) for e in (*dot, *(e for y in results.values() for e in (y.out, y.values)))}
-        if len(elements) > 1:
-            refuse(nest.statements[0].line, "arrays have different formats")
-        self.element, = elements
-        self.beside = {e.array: e for e in _loads(x)}
-        self.scale = x[2][1] if x[0] == "mul" and x[1] == DOT and x[2][0] == "number" else (
-            x[1][1] if x[0] == "mul" and x[2] == DOT and x[1][0] == "number" else 1.0 if x == DOT else None)
-
-    def __str__(self) -> str:
-        q, k = self.dot
-        names = [*(f"{name}[i, c]" for name in self.results), *(f"{name}[i]" for name in self.logs)]
-        values = [f"softmax of x over j, times {y.values.array}[j, c]" for y in self.results.values()]
-        values += ["log of the sum of exp(x) over j"] * len(self.logs)
-        sums = "; ".join(f"{name} = {value}" for name, value in zip(names, values))
-        return (f"{sums}; x = {_text(self.x)}, s = sum over d of {q.array}[i, d] {k.array}[j, d]: attention of "
-                f"{self.extents['i']} queries by {self.extents['j']} keys")
-
-    @property
-    def bytes(self) -> tuple[int, int]:
-        """What statements access of memory one after the other, and what one reduction does."""
-        i, j, d, c = (self.extents.get(x, 0) for x in "ijdc")
-        once = self.element.bytes * (i*d + j*d + len(self.results)*(j*c + i*c) + len(self.logs)*i)
-        return once + self.touched * i*j * self.element.bytes, once
-
-    @property
-    def how(self) -> str:
-        before, after = self.bytes
-        return (f"the maximum, the sum of powers and sums by powers are one reduction, since exp(x - t) = exp(x - m) "
-                f"exp(m - t); {self.scores} is not stored: {before:,} bytes become {after:,}")
-
-    def run(self, arrays: Mapping[str, Any], numbers: Mapping[str, Any]) -> None:
-        attention = forks.imported("tilewright.api.attention").attention
-
-        def matrix(e: Element, order: str) -> Any:
-            x = arrays[e.array]
-            return x if [next(iter(y.factors)) for y in e.subscripts] == [*order] else x.T
-        q, k = matrix(self.dot[0], "id"), matrix(self.dot[1], "jd")
-        how: dict[str, Any] = {"scale": self.scale}
-        if self.scale is None:
-            beside = {f"x_{name}": self._spread(e, arrays[name]) for name, e in self.beside.items()}
-            how = {"scale": 1.0, "bias": self._score(numbers), "operands": beside or None}
-        pairs = [(matrix(y.out, "ic"), matrix(y.values, "jc")) for y in self.results.values()] or [(None, k[:, :1])]
-        for out, v in pairs:
-            found = attention(q, k, v, out=out, return_lse=bool(self.logs), **how)
-            for name in self.logs:
-                arrays[name][...] = found[1]
-
-    def _spread(self, e: Element, x: Any) -> Any:
-        order = [next(iter(y.factors)) for y in e.subscripts]
-        return x[:, None] if order == ["i"] else x.T if order == ["j", "i"] else x
-
-    def _score(self, numbers: Mapping[str, Any]) -> Any:
-        """x as a function of the score."""
-        def function(score: Any, i: Any, j: Any, head: Any, **beside: Any) -> Any:
-            def value(term: Term) -> Any:
-                if term == DOT:
-                    return score
-                if term[0] == "load":
-                    return beside[f"x_{term[1].array}"]
-                if term[0] == "parameter":
-                    return float(numbers[term[1]])
-                return term[1] if term[0] == "number" else apply(term[0], *map(value, term[1:]))
-            return value(self.x)
-        return function
-
-
-def _loads(x: Term) -> list[Element]:
-    if x[0] == "load":
-        return [x[1]]
-    return [] if x[0] in LEAVES or x == DOT else [e for y in x[1:] for e in _loads(y)]
-
-
-def _text(x: Term) -> str:
-    if x == DOT:
-        return "s"
-    if x[0] == "load":
-        return f"{x[1].array}[{', '.join(next(iter(y.factors)) for y in x[1].subscripts)}]"
-    signs = {"mul": " * ", "add": " + ", "sub": " - ", "div": " / "}
-    if x[0] in signs:
-        return f"({signs[x[0]].join(map(_text, x[1:]))})"
-    return str(x[1]) if x[0] in LEAVES else f"{x[0]}({', '.join(map(_text, x[1:]))})"
+def _all_levels(x: Term) -> list[Term]:
+    """The reductions in a term, and those in their terms."""
+    found = scores.levels(x)
+    return [*found, *(z for y in found for part in y[2:] if isinstance(part, tuple) for z in _all_levels(part))]
 
 
 def fused(nest: LoopNest, sizes: Mapping[str, int], temporary: Sequence[str]) -> Online | str:
