@@ -1,4 +1,4 @@
-"""A kind of random calls on a GPU (gpu_kinds.py): attention, beside NumPy's in float64."""
+"""A kind of random calls on a GPU (gpu_kinds.py): attention and its gradients, beside NumPy's in float64."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import numpy as np
 import tilewright as tw
 from tests.fuzz import attention
 from tests.fuzz.gpu_kinds import KINDS, Case, Kind
-from tests.helpers.attention import checked, expected
+from tests.helpers.attention import checked, expected, gradients_of
+from tilewright.api import attention as api
 from tilewright.plans import nvidia_attention
 from tilewright.plans.attention_choice import AttentionCase
 
@@ -20,19 +21,27 @@ FEW = (1, 1, 2, 3, 7, 16)
 # Of a head's result, by norms, since results are means of many values: powers and the result are rounded, those of
 # e4m3fn to four bits. Of the largest |v|, for each element.
 ERRORS = {"f16": (2e-3, 2e-3), "bf16": (1e-2, 1.6e-2), "e4m3fn": (1e-1, 8e-2)}
+# Of gradients: of all of them by norms, and of each element beside the largest one
+GRADIENT_SIZES = ((64, 64), (128, 128), (32, 32), (96, 96), (64, 128), (128, 32))
+GRADIENT_ERRORS = {"f16": (1e-3, 4e-3), "bf16": (8e-3, 3e-2)}
 
 
 def of_attention(rng: Random) -> Case:
     """What a kernel is made for."""
     q = rng.choice(["bf16", "bf16", "f16", "e4m3fn"])
     narrow = q == "e4m3fn"
-    return {"layout": rng.choice(["plain", "plain", "plain", "padded", *["ragged", "paged"] * (not narrow)]),
+    found = {"layout": rng.choice(["plain", "plain", "plain", "padded", *["ragged", "paged"] * (not narrow)]),
             "q": q, "sizes": rng.choice(SIZES[:4] if narrow else SIZES), "few": rng.random() < 0.35,
             "causal": rng.choice([False, True, True, "upper left"]), "sinks": rng.random() < 0.2,
             "window": rng.choice([None, None, None, [50, None], [None, 30], [140, 20], [0, 0]]),
             "bias": rng.choice([None, None, None, None, "floats", "mask", "alibi", "function"]),
             "softcap": rng.choice([None, None, None, 2.0]), "page": rng.choice([5, 8, 16, 64, 128, 256]),
-            "plan": rng.choice([None, None, *(rng.randrange(1000) for _ in range(2))])}
+            "plan": rng.choice([None, None, *(rng.randrange(1000) for _ in range(2))]),
+            "gradients": rng.random() < 0.4}
+    if found["gradients"]:
+        found |= {"q": rng.choice(["bf16", "bf16", "f16"]), "layout": rng.choice(["plain", "plain", "ragged"]),
+                  "sizes": rng.choice(GRADIENT_SIZES), "bias": None, "softcap": None}
+    return found
 
 
 def draw(rng: Random, f: Case) -> Case:
@@ -53,10 +62,10 @@ def check(on: Any, case: Case) -> None:
     if "operands" in how:
         beside["operands"] = {name: placed(on, x) for name, x in how["operands"].items()}
     plan = drawn(checked(**arrays, **how), on, case["plan"])
-    found, lse = tw.attention(**there, **beside, return_lse=True, plan=plan)
+    out, logarithms = tw.attention(**there, **beside, return_lse=True, plan=plan)
     again = tw.attention(**there, **beside, plan=plan)
     on.finish()
-    found, lse, again = on.back(found), on.back(lse), on.back(again)
+    found, lse, again = on.back(out), on.back(logarithms), on.back(again)
     assert again.tobytes() == found.tobytes(), "other bits without lse"
     v = np.abs(arrays["v"].astype(np.float64)).max(initial=0) * float(np.max(how.get("v_scale", 1.0)))
     differences, (of_head, of_values) = found.astype(np.float64) - want, ERRORS[case["q"]]
@@ -67,6 +76,33 @@ def check(on: Any, case: Case) -> None:
     assert (np.isfinite(lse) == np.isfinite(logs)).all(), "finite logarithms"
     apart = np.abs(np.where(np.isfinite(logs), lse, 0) - np.where(np.isfinite(logs), logs, 0)).max(initial=0)
     assert apart <= (3e-2 if case["q"] == "e4m3fn" else 1e-3), f"lse {apart}"
+    if case.get("gradients") and "wgmma" in on.target.instructions:
+        check_gradients(on, case, arrays, how, {**there, **beside, "out": out, "lse": logarithms})
+
+
+def check_gradients(on: Any, case: Case, arrays: Any, how: Any, there: Any) -> None:
+    """From the call's results on the device: in an order twice, and as they come."""
+    rng, call = np.random.default_rng(case["data"]), checked(**arrays, **how)
+    rows = arrays["q"].shape[:-1]
+    g = rng.standard_normal((*rows, call.v.shape[-1])).astype(arrays["q"].dtype)
+    by_lse = rng.standard_normal(rows).astype(np.float32) if case["data"] % 2 else None
+    four = (None,) * (4 - g.ndim)
+    wanted = gradients_of(call, g[four], None if by_lse is None else by_lse[four])
+    there["by_out"] = placed(on, _laid(g, case["tokens_first"]))
+    if by_lse is not None:
+        there["by_lse"] = placed(on, by_lse)
+    found = [api.gradients(**there, deterministic=ordered)[:3] for ordered in (True, True, False)]
+    on.finish()
+    first, again, unordered = ([on.back(x) for x in some] for some in found)
+    of_all, each = GRADIENT_ERRORS[case["q"]]
+    for name, want, x, y, z in zip("qkv", wanted, first, again, unordered, strict=True):
+        assert x.tobytes() == y.tobytes(), f"other bits of the gradient by {name}"
+        for gradient in (x, z):
+            apart = gradient.astype(np.float64).reshape(want.shape) - want
+            error = np.linalg.norm(apart) / max(np.linalg.norm(want), 1e-30)
+            assert error <= of_all or np.abs(apart).max() <= 1e-6, f"error {error} of the gradient by {name}"
+            most = np.abs(apart).max(initial=0)
+            assert most <= each * np.abs(want).max(initial=0) + 1e-6, f"error {most} of an element by {name}"
 
 
 def drawn(call: Any, on: Any, number: int | None) -> Any:
