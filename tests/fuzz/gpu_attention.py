@@ -21,9 +21,10 @@ FEW = (1, 1, 2, 3, 7, 16)
 # Of a head's result, by norms, since results are means of many values: powers and the result are rounded, those of
 # e4m3fn to four bits. Of the largest |v|, for each element.
 ERRORS = {"f16": (2e-3, 2e-3), "bf16": (1e-2, 1.6e-2), "e4m3fn": (1e-1, 8e-2)}
-# Of gradients: of all of them by norms, and of each element beside the largest one
+# Of gradients: of all of them by norms, and of each element beside the largest one. Few scores of large products leave
+# most, since the result, of which delta is computed, is rounded.
 GRADIENT_SIZES = ((64, 64), (128, 128), (32, 32), (96, 96), (64, 128), (128, 32))
-GRADIENT_ERRORS = {"f16": (1e-3, 4e-3), "bf16": (8e-3, 3e-2)}
+GRADIENT_ERRORS = {"f16": (3e-3, 1e-2), "bf16": (1.5e-2, 5e-2)}
 
 
 def of_attention(rng: Random) -> Case:

@@ -79,7 +79,7 @@ def run(queries, keys, batch=1, heads=1, group=1, size=64, value_size=None, befo
     return report
 
 
-def near(found, wanted, norm=4e-3, each=2e-2):
+def near(found, wanted, norm=3e-3, each=1e-2):
     """In norm, and every element beside the largest one."""
     apart = found.astype(np.float64) - wanted
     assert np.linalg.norm(apart) <= norm * np.linalg.norm(wanted), np.linalg.norm(apart) / np.linalg.norm(wanted)
