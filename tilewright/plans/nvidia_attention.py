@@ -327,12 +327,13 @@ def _tiles_of_mma(case: AttentionCase, target: GpuTarget) -> Iterator[AttentionP
             continue
         for keys, stages in product((16, 32, 64, 128), (3, 2)):
             plan = AttentionPlan("attention_mma", rows, keys, stages, height=height)
+            if plan.violations(case, target):
+                continue
+            yield plan
             divided, tiles = replace(plan, splits=2), max(tiles_of(p, emitted(case, plan)[0], plan), 1)
-            if tiles < target.sms and not divided.violations(case, target):
-                splits = min(target.sms * divided.resident(p, target) // tiles, MOST_SPLITS, -(-p.keys // (2*keys)))
-                plan = replace(plan, splits=max(splits, 1))
-            if not plan.violations(case, target):
-                yield plan
+            splits = min(target.sms * divided.resident(p, target) // tiles, MOST_SPLITS, p.keys // (2*keys))
+            if splits > 1 and not divided.violations(case, target):
+                yield replace(plan, splits=splits)
 
 
 # Of an H200 (docs/attention-gpu.md): exponentials in a clock of a multiprocessor; those of 8-bit powers, which are
