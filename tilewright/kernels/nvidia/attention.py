@@ -32,9 +32,10 @@ from __future__ import annotations
 
 from tilewright.atoms.wgmma import DEPTH, Wgmma
 from tilewright.ir import Function, Value, f32, i32
-from tilewright.kernels.nvidia.attention_parts import REGISTERS, Parts, begun, load
+from tilewright.kernels.gpu.attention_work import Carried, Work, begun, stretches
+from tilewright.kernels.nvidia.attention_parts import REGISTERS, Parts, load
 from tilewright.kernels.nvidia.attention_softmax import Rows
-from tilewright.kernels.nvidia.attention_tiles import Carried, Sizes, Work
+from tilewright.kernels.nvidia.attention_tiles import Sizes
 from tilewright.kernels.nvidia.wgmma_products import Turns
 from tilewright.plans.nvidia_attention import AttentionPlan, AttentionShape
 from tilewright.plans.wgmma_rules import GROUP, WARPS
@@ -112,19 +113,9 @@ class _Math(Rows):
 
     def _steps(self, work: Work, number: Value, begin: Value) -> None:
         """All tiles of keys but the first."""
-        k, s = self.k, self.s
-        right = work.end - k.max(k.min(work.whole_end, work.end), work.first)           # positions that are masked
-        masked = k.max(right, 1)
-        end = work.count
-        left = end if s.BAND != "window" else k.max(k.min(work.end - work.whole_first, end), masked)
-        if s.BAND:
-            with k.loop(k.min(masked, end), start=1, unroll=False) as p:
-                self._step(work, number, begin, p, MASKED=True)
-        with k.loop(left, start=k.min(masked, left), unroll=False) as p:
-            self._step(work, number, begin, p, MASKED=False)
-        if s.BAND == "window":
-            with k.loop(end, start=left, unroll=False) as p:
-                self._step(work, number, begin, p, MASKED=True)
+        for start, stop, MASKED in stretches(self.k, self.s, work):
+            with self.k.loop(stop, start=start, unroll=False) as p:
+                self._step(work, number, begin, p, MASKED)
 
     # ---- products
 

@@ -30,6 +30,7 @@ from typing import Any
 from tilewright.atoms.wgmma import DEPTH, M
 from tilewright.ir import Function, Kernel, Tile, Value, f32, i8, i32, i64, ptr, vec
 from tilewright.ir.ops.pipelines import Mbarriers
+from tilewright.kernels.gpu.attention_result import TYPES
 from tilewright.kernels.narrow import memory_type
 from tilewright.kernels.nvidia.attention_backward_tiles import (
     LINE,
@@ -41,7 +42,7 @@ from tilewright.kernels.nvidia.attention_backward_tiles import (
     parameters,
     row_of,
 )
-from tilewright.kernels.nvidia.attention_result import TYPES, store_row
+from tilewright.kernels.nvidia.attention_result import store_row
 from tilewright.kernels.nvidia.attention_tiles import Ring
 from tilewright.kernels.nvidia.wgmma_tiles import ALIGN
 from tilewright.plans.nvidia_attention_backward import KEYS, BackwardPlan, BackwardShape

@@ -7,6 +7,7 @@ from typing import Any
 
 from tilewright.atoms.wgmma import M
 from tilewright.ir import Function, Kernel, Value, f32, i32, i64, ptr, vec
+from tilewright.kernels.gpu.attention_result import LOG2E, TYPES
 from tilewright.kernels.narrow import memory_type
 from tilewright.kernels.nvidia.attention_backward_tiles import (
     SLAB,
@@ -19,7 +20,7 @@ from tilewright.kernels.nvidia.attention_backward_tiles import (
     sequence,
     tile_of,
 )
-from tilewright.kernels.nvidia.attention_result import LOG2E, TYPES, transposed
+from tilewright.kernels.nvidia.attention_result import transposed
 from tilewright.plans.nvidia_attention_backward import BackwardPlan, BackwardShape
 
 THREADS = 256                   # of the first kernel

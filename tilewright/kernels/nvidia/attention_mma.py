@@ -24,12 +24,12 @@ from typing import Any
 
 from tilewright.atoms.nvidia import mma
 from tilewright.ir import Function, Kernel, Value, f32, i8, i32, i64, ptr
+from tilewright.kernels.gpu.attention_work import Order, Work, begun
 from tilewright.kernels.narrow import memory_type
 from tilewright.kernels.nvidia.attention_copies import Copies, Matrices
-from tilewright.kernels.nvidia.attention_parts import begun
 from tilewright.kernels.nvidia.attention_result import Result
 from tilewright.kernels.nvidia.attention_softmax import Rows
-from tilewright.kernels.nvidia.attention_tiles import Order, Sizes, Work
+from tilewright.kernels.nvidia.attention_tiles import Sizes
 from tilewright.kernels.nvidia.wgmma_tiles import ALIGN
 from tilewright.plans.nvidia_attention import AttentionPlan, AttentionShape
 

@@ -1,43 +1,18 @@
-"""What kernels of attention begin with; what both roles of the one for Hopper have (attention.py), and the role that
-copies."""
+"""What both roles of attention on Hopper have (attention.py), and the role that copies."""
 from __future__ import annotations
 
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from tilewright.ir import Kernel, Value, f32, i32, i64, ptr
+from tilewright.ir import Kernel, Value, i32
 from tilewright.ir.ops.pipelines import Mbarriers
-from tilewright.kernels.narrow import memory_type
+from tilewright.kernels.gpu.attention_work import Order
 from tilewright.kernels.nvidia.attention_result import Result
-from tilewright.kernels.nvidia.attention_scores import parameters
-from tilewright.kernels.nvidia.attention_tiles import Loads, Order, Ring, Sizes
+from tilewright.kernels.nvidia.attention_tiles import Loads, Ring, Sizes
 from tilewright.plans.wgmma_rules import GROUP
 
 REGISTERS = {2: (240, 24), 3: (160, 32)}    # of math and of loads, by the number of warpgroups; of one, as they are
-FACTORS: dict[str, Any] = {"factors": ptr(f32), "sequence": i64, "head": i64}
-
-
-def begun(s: Sizes, operands: dict[str, Any]) -> tuple[Kernel, SimpleNamespace]:
-    """A kernel with its parameters (attention.py) and these for q, k and v; and its arguments by their names."""
-    shape = s.shape
-    T = memory_type(shape.out)
-    more: dict[str, Any] = {"before": i32} if shape.band == "window" else {}
-    more |= {"after": i32} if shape.band else {}
-    more |= {"q_offsets": ptr(i32), "sequences": i32} if shape.ragged else {}
-    more |= {"k_offsets": ptr(i32)} if shape.ragged and not shape.page else {}
-    more |= {"lengths": ptr(i32)} if shape.lengths else {}
-    more |= {"table": ptr(i32), "table_row": i64} if shape.page else {}
-    more |= {"splits": i32, "workspace": ptr(f32), "counters": ptr(i32)} if shape.split else {}
-    more |= {"lse": ptr(f32), "lse_head": i64, "lse_batch": i64} if shape.lse else {}
-    more |= {"sinks": ptr(f32)} if shape.sinks else {}
-    more |= {f"{x}_{name}": t for x in "qkv" for name, t in FACTORS.items()} if s.EIGHT else {}
-    more |= parameters(shape.score)
-    more = {**operands, "out": ptr(T), "out_row": i64, "out_head": i64, "out_batch": i64, "queries": i32, "keys": i32,
-            "heads": i32, "group": i32, "pairs": i32, "section": i32, "factor": f32, **more}
-    k = Kernel(f"attention_{shape.name}_{s.plan.name}", threads=s.plan.threads, noalias=False,
-               min_ctas=s.plan.together(shape), **more)
-    return k, SimpleNamespace(**dict(k.function.params))
 
 
 @dataclass(frozen=True)

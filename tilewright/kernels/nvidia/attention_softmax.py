@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 from tilewright.ir import Kernel, Value, f32
-from tilewright.kernels.nvidia.attention_result import RAISED, TYPES, Result
-from tilewright.kernels.nvidia.attention_scores import Scored
-from tilewright.kernels.nvidia.attention_tiles import SHARING, Sizes, Work, lines
+from tilewright.kernels.gpu.attention_result import RAISED, TYPES
+from tilewright.kernels.gpu.attention_scores import Scores
+from tilewright.kernels.gpu.attention_work import Work
+from tilewright.kernels.nvidia.attention_result import Result
+from tilewright.kernels.nvidia.attention_tiles import SHARING, Sizes, lines
 
 
 class Rows:
@@ -31,7 +33,7 @@ class Rows:
         # products of 8 bits are added up in other registers: see Sizes.EIGHT
         self.products = k.tile(BLOCKS, s.shape.value_size // 2, f32) if s.EIGHT else self.sums
         self.of_heads = k.variable(f32, 1.0) if s.EIGHT else None
-        self.scored = Scored(k, g, s.shape.score) if s.shape.score else None
+        self.finished = Scores(k, g, s)
 
     def clear(self, work: Work) -> None:
         """Before a tile's first keys."""
@@ -45,22 +47,22 @@ class Rows:
     @property
     def factor(self) -> Value:
         """What scores are multiplied by."""
-        return self.of_heads.get() if self.of_heads and not self.scored else self.g.factor
+        return self.of_heads.get() if self.of_heads and not self.s.shape.score else self.g.factor
 
     def _of_heads(self, work: Work) -> Value:
         """What scores are multiplied by before their function, or without one before they are powers, with the factors
         of queries and keys of this head."""
         g, heads = self.g, (work.head, work.head // self.g.group)
         q, k = (self.result.factor(x, work, head) for x, head in zip("qk", heads))
-        return (g.scale if self.scored else g.factor)*q*k
+        return (g.scale if self.s.shape.score else g.factor)*q*k
 
     def finish(self, work: Work, p: Value, MASKED: bool) -> None:
         """The score function, of scores of the tile's keys number p, the last ones first; then perhaps `mask`."""
-        if self.scored:
+        if self.s.shape.score:
             j0, scale = self._first(work, p), self.of_heads.get() if self.of_heads else self.g.scale
             for below, mine in lines(self.scores):
                 i, head, _ = self.result.place(work, self.mine, self.row + below)
-                self.scored.change(self.scores, scale, work, i, head, {ij: j0 + column for ij, column in mine})
+                self.finished.change(self.scores, scale, work, i, head, j0, mine)
         if MASKED:
             self.mask(work, p)
 
@@ -70,19 +72,10 @@ class Rows:
 
     def mask(self, work: Work, p: Value) -> None:
         """-inf for keys that the tile's queries do not see."""
-        k, g, s, j0 = self.k, self.g, self.s, self._first(work, p)
+        j0 = self._first(work, p)
         for below, mine in lines(self.scores):
-            last, first = work.keys - 1 - j0, None
-            if s.BAND:
-                assert work.shift is not None
-                i, _, _ = self.result.place(work, self.mine, self.row + below)
-                last = k.min(work.keys - 1, i + work.shift + g.after) - j0
-                first = i + work.shift - g.before - j0 if s.BAND == "window" else None
-            for ij, column in mine:
-                there = last >= column
-                if first is not None:
-                    there = there & (first <= column)
-                self.scores[ij] = k.select(there, self.scores[ij], -math.inf)
+            i, _, _ = self.result.place(work, self.mine, self.row + below)
+            self.finished.mask(self.scores, work, i, j0, mine)
 
     def softmax(self) -> list[Value]:
         """Scores become exp2(score*factor - largest*factor). The factors of what was added up before, for each line."""

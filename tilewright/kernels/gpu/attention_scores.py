@@ -1,18 +1,23 @@
-"""A user's function of scores in attention (attention_problem.Score), evaluated on the registers that have them."""
+"""Attention's scores in registers, for kernels of both makers: a user's function of them (attention_problem.Score), and
+masks."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilewright.attention_problem import SCORE, score_of
 from tilewright.expressions.function import Aux
 from tilewright.ir import Kernel, Tile, Value, f32, i1, i32, i64, ptr
 from tilewright.kernels.expression import recorded
 from tilewright.kernels.narrow import memory_type, number
-from tilewright.kernels.nvidia.attention_tiles import Work
+
+if TYPE_CHECKING:
+    from tilewright.kernels.gpu.attention_work import Sized, Work
 
 KINDS = {"float": f32, "int": i32, "bool": i1}
+Columns = Sequence[tuple[tuple[int, int], int]]      # registers of a tile, and their keys
 AXES = "sequence", "head", "row", "column"
 
 
@@ -31,25 +36,45 @@ def parameters(SCORE: str) -> dict[str, Any]:
     return found
 
 
-class Scored:
-    """The function with this text."""
+class Scores:
+    """What becomes of scores once products have given them, by rows of a tile that a lane has.
 
-    def __init__(self, k: Kernel, g: SimpleNamespace, TEXT: str) -> None:
-        self.k, self.g, self.score = k, g, score_of(TEXT)
-        self.kinds = dict(self.score.expression.parameters)
+    i, head     of the row's query: its index in its sequence
+    j0          the lane's first key; columns: each register's key, from j0 on
+    """
 
-    def change(self, scores: Tile, scale: Value, work: Work, i: Value, head: Value,
-               columns: dict[tuple[int, int], Value]) -> None:
-        """Scores of a row become what the function makes of them, times `scale`. i: the query's index in its sequence;
-        columns: keys, by registers."""
+    def __init__(self, k: Kernel, g: SimpleNamespace, s: Sized) -> None:
+        self.k, self.g, self.band = k, g, s.shape.band
+        self.score = score_of(s.shape.score) if s.shape.score else None
+        self.kinds = dict(self.score.expression.parameters) if self.score else {}
+
+    def change(self, scores: Tile, scale: Value, work: Work, i: Value, head: Value, j0: Value, columns: Columns
+               ) -> None:
+        """Scores of a row become what the function makes of them, times `scale`."""
         k = self.k
         assert work.shift is not None
+        assert self.score is not None
         position, row = i + work.shift, k.min(i, work.queries - 1)
         bases = {x: self._base(x, work, head, row) for x in self.score.reads}
-        for ij, j in columns.items():
+        for ij, column in columns:
+            j = j0 + column
             given = dict(zip(SCORE, (scores[ij]*scale, position, j, head)))
             given |= {x.name: self._number(x, bases[x], k.min(j, work.keys - 1)) for x in self.score.reads}
             (scores[ij],) = recorded(k, self.score.expression, given, f32, instead={"tanh": tanh})
+
+    def mask(self, scores: Tile, work: Work, i: Value, j0: Value, columns: Columns) -> None:
+        """-inf for keys that the query does not see."""
+        k, g = self.k, self.g
+        last, first = work.keys - 1 - j0, None
+        if self.band:
+            assert work.shift is not None
+            last = k.min(work.keys - 1, i + work.shift + g.after) - j0
+            first = i + work.shift - g.before - j0 if self.band == "window" else None
+        for ij, column in columns:
+            there = last >= column
+            if first is not None:
+                there = there & (first <= column)
+            scores[ij] = k.select(there, scores[ij], -math.inf)
 
     def _base(self, x: Aux, work: Work, head: Value, row: Value) -> Value:
         at = getattr(self.g, name(x))
