@@ -21,7 +21,7 @@ Without a GPU, on the fake driver: one cheap case of each kind, any case that is
 
     python -m tests.fuzz.device --simulate [--only KIND] [--case "{...}"] [--seconds N]
 
-of an H200, or of the chip that TILEWRIGHT_FUZZ_CHIP names (sm_80, sm_86, sm_89).
+of an H200, or of the chip that TILEWRIGHT_FUZZ_CHIP names (sm_80, sm_86, sm_89, gfx942, gfx950).
 """
 
 from __future__ import annotations

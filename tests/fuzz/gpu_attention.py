@@ -12,8 +12,7 @@ from tests.fuzz import attention
 from tests.fuzz.gpu_kinds import KINDS, Case, Kind
 from tests.helpers.attention import checked, expected, gradients_of
 from tilewright.api import attention as api
-from tilewright.plans import nvidia_attention
-from tilewright.plans.attention_choice import AttentionCase
+from tilewright.plans.attention_choice import AttentionCase, planner
 
 LENGTHS = (0, 1, 2, 3, 31, 64, 65, 111, 128, 129, 191, 192, 193, 255, 300, 517, 700, 1025)
 SIZES = ((64, 64), (128, 128), (32, 32), (96, 96), (192, 128), (256, 256), (64, 160), (48, 80), (16, 112))
@@ -112,7 +111,7 @@ def drawn(call: Any, on: Any, number: int | None) -> Any:
         return None
     there = AttentionCase(call.problem, lengths=call.lengths is not None)
     chip = on.target
-    legal = [plan for plan in nvidia_attention.candidates(there, chip) if not plan.violations(there, chip)]
+    legal = [plan for plan in planner(chip).candidates(there, chip) if not plan.violations(there, chip)]
     return legal[number % len(legal)] if legal else None
 
 

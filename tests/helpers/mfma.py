@@ -27,11 +27,12 @@ def product(m: int, n: int, k: int, *, ARCH: str, A: str, B: str | None = None, 
                      VECTOR=min([16, *(x & -x for x in along)]), target=BANKS.get(ARCH), **usual | options)
 
 
-def without_conflicts(report: Any) -> None:
-    for kind in ("load", "store"):
-        there = report.of("tiles", kind, "shared")
-        assert there.requests > 0
-        assert there.conflicts == 0
+def without_conflicts(report: Any, *names: str) -> None:
+    for name in names or ("tiles",):
+        for kind in ("load", "store"):
+            there = report.of(name, kind, "shared")
+            assert there.requests > 0
+            assert there.conflicts == 0
 
 
 def exact(*shape: int, **options: Any) -> Any:

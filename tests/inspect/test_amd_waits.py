@@ -16,8 +16,11 @@ from tilewright.formats import FORMATS
 from tilewright.inspect.resources import amd_body
 from tilewright.ir import Kernel, f32, i32, ptr
 from tilewright.kernels.amd import pipeline
+from tilewright.kernels.amd.attention import emit_attention
 from tilewright.kernels.gpu.copy import emit_copy, grid
 from tilewright.lab.doctor.amd_kernels import KERNELS, Launched
+from tilewright.plans.amd_attention import AmdAttention
+from tilewright.plans.nvidia_attention import AttentionShape
 
 # chip, formats, layout, k, plan (None: the planner's)
 FAMILIES = [
@@ -43,6 +46,26 @@ FAMILIES = [
     ("gfx950", "mxfp4", "nt", 4096, "scaled 64x64x256 wave=32x32 mfma=16 copy=lds stages=3 split_k=2"),
 ]
 MX6 = FAMILIES[15]
+
+
+def attention(chip, band, rows):
+    """The kernel of attention for 200 queries and 333 keys of 64 numbers, and its arguments."""
+    kernel = emit_attention(AttentionShape("bf16", "bf16", 64, 64, band), AmdAttention(rows=rows), ARCH=chip)
+    tokens, size = {"q": 200, "k": 333, "v": 333}, 64
+    given = {name: Memory(2 * n * size) for name, n in (*tokens.items(), ("out", 200))}
+    given |= {f"{name}_by_{axis}": step for name, n in tokens.items()
+              for axis, step in (("row", size), ("head", n * size), ("batch", n * size))}
+    given |= {"out_row": size, "out_head": 200 * size, "out_batch": 200 * size, "queries": 200, "keys": 333, "heads": 1,
+              "group": 1, "pairs": 1, "section": 1, "factor": 0.1, "after": 0}
+    return kernel, {name: given[name] for name, _ in kernel.params}
+
+
+@pytest.mark.parametrize(("chip", "band", "rows"), [("gfx942", "causal", 64), ("gfx950", "", 128)])
+def test_attention_waits_for_what_it_uses(chip, band, rows):
+    """Both branches of what depends on numbers are one: all lanes go there."""
+    kernel, given = attention(chip, band, rows)
+    for block in range(-(-200 // rows)):
+        assert amd_waits.findings(kernel, tw.target(chip), given, (-(-200 // rows), 1, 1), (block, 0, 0)) == []
 
 
 def fresh(chip, format, layout, k, plan):

@@ -28,6 +28,7 @@ class Lanes:
     def __init__(self, waves: int) -> None:
         self.waves = waves
         self.values: dict[str, Bits] = {}
+        self.single: dict[tuple[str, str], Bits] = {}       # scalar registers that are kept in a lane of a vector one
         self.set_mask("exec", np.ones((waves, WAVE), bool))
 
     def get(self, operand: str, bits: int = 32) -> Bits:
@@ -94,6 +95,10 @@ class Lanes:
             self._compare(x, *compared.groups())
         elif x.name.startswith("s_"):
             self._scalar(x, name)
+        elif name == "writelane_b32":
+            self.single[x.operands[0], x.operands[2]] = self.get(x.operands[1])
+        elif name == "readlane_b32":
+            self.set(x.operands[0], self.single.get((x.operands[1], x.operands[2])))
         elif name == "readfirstlane_b32":
             value, on = self.get(x.operands[1]), self.mask("exec")
             first = None if value is None else np.take_along_axis(
@@ -177,10 +182,17 @@ class Lanes:
             self.set_mask(x.operands[0], np.broadcast_to(found, (self.waves, WAVE)) & self.mask("exec"))
 
     def _scalar(self, x: Instruction, name: str) -> None:
+        if name.startswith("bitcmp"):
+            p, q = (self.get(operand) for operand in x.operands)
+            self.values.pop("scc", None)
+            if p is not None and q is not None:
+                self.values["scc"] = as_bits((p >> q & 1) == int(name[6]))
+            return
         if name.endswith("_saveexec_b64"):
             before, given = self.get("exec", 64), self.get(x.operands[1], 64)
-            if before is None or given is None:
+            if before is None or (given is None and not name.startswith("and_")):
                 raise Unknown(f"the mask after {x.text}")
+            given = before if given is None else given      # where numbers decide, as if all lanes went there
             after = {"and": given & before, "or": given | before, "xor": given ^ before, "andn2": given & ~before,
                      "andn1": ~given & before}[name.partition("_")[0]]
             self.set(x.operands[0], before)

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from tilewright.attention_problem import Attention
+from tilewright.compiled.amd import AmdCode
 from tilewright.compiled.base import Compiled
 from tilewright.compiled.cpu import CpuCode
 from tilewright.compiled.nvidia import NvidiaCode
 from tilewright.compiler import artefact
 from tilewright.forks import cached_property
 from tilewright.formats import FORMATS
-from tilewright.plans import asked, attention_choice, cpu_attention, nvidia_attention
+from tilewright.plans import asked, attention_choice, cpu_attention
 from tilewright.plans.attention_choice import AttentionCase
 from tilewright.plans.measured import choice
 from tilewright.rules.attending import Asked, attending
@@ -134,20 +135,20 @@ class CpuAttentionKernel(AttentionKernel, CpuCode):
         return report
 
 
-class NvidiaAttentionKernel(AttentionKernel, NvidiaCode):
-    """An attention by one plan on one of NVIDIA's GPUs."""
-    target: GpuTarget
+class GpuAttentionKernel(AttentionKernel):
+    """An attention by one plan on a GPU."""
 
     @property
     def asked(self) -> tuple[artefact.Asked, ...]:
         from tilewright.runtime.gpu import attention as on_gpu
-        shape, plan = nvidia_attention.emitted(self.case, self.plan)
         warp = {"WARP": self.target.warp}
         values = artefact.Asked(on_gpu.VALUES, self.target, (), {"SIZE": self.problem.value_size, "LENGTHS": False,
                                                                  **warp})
-        kernel = artefact.Asked(nvidia_attention.EMITTERS[plan.algorithm], self.target, (),
-                                {"SHAPE": shape, "PLAN": plan, **warp})
-        return (values, kernel) if self.problem.q == "e4m3fn" else (kernel,)
+        by = attention_choice.planner(self.target)
+        kernel = artefact.Asked(by.EMITTERS[self.plan.algorithm], self.target, (),
+                                attention_choice.options(self.case, self.plan, self.target) | warp)
+        turned = self.problem.q == "e4m3fn" and isinstance(self.target, GpuTarget)
+        return (values, kernel) if turned else (kernel,)
 
     @cached_property
     def loadable(self) -> artefact.Code:
@@ -156,18 +157,20 @@ class NvidiaAttentionKernel(AttentionKernel, NvidiaCode):
 
     def __call__(self, q: Any, k: Any, v: Any) -> Any:
         from tilewright.runtime.gpu import attention as on_gpu
-        from tilewright.runtime.gpu.engine import NVIDIA
-        return on_gpu.attention(NVIDIA, {"q": q, "k": k, "v": v}, self.options, None, self.plan)
+        from tilewright.runtime.gpu.engine import AMD, NVIDIA
+        engine = NVIDIA if isinstance(self.target, GpuTarget) else AMD
+        return on_gpu.attention(engine, {"q": q, "k": k, "v": v}, self.options, None, self.plan)
 
     def simulate(self, q: Any, k: Any, v: Any) -> Report:
         from tilewright.runtime.gpu import attention as on_gpu
         from tilewright.simulator.memory import uninitialised
         from tilewright.simulator.product import simulate_function
         from tilewright.targets.tensor_maps import Mapped, TiledMap
-        p, (shape, _) = self.problem, nvidia_attention.emitted(self.case, self.plan)
+        p, by = self.problem, attention_choice.planner(self.target)
+        shape, _ = by.emitted(self.case, self.plan)
         if p.q == "e4m3fn" or not self.options:
             raise NotImplementedError("attention of 8-bit values is simulated by the tests alone")
-        function, tiles = self.function, nvidia_attention.tiles_of(p, shape, self.plan)
+        function, tiles = self.function, by.tiles_of(p, shape, self.plan)
         out = np.empty((*q.shape[:-1], p.value_size), FORMATS[p.out].dtype)
         arrays = {"out": out, **({"lse": np.empty(q.shape[:-1], np.float32)} if p.lse else {})}
         values = on_gpu.launched(self.case, self.plan, arrays, (q, k, v)) | dict(zip("qkv", (q, k, v)))
@@ -178,19 +181,28 @@ class NvidiaAttentionKernel(AttentionKernel, NvidiaCode):
         types = {name: value.type for name, value in function.params}
         for name, x in on_gpu.maps_of(self.case, self.plan, (q, k, v)).items():
             values[name] = Mapped(TiledMap(types[name].tile, x.shape[::-1], x.strides[-2::-1]), x)
-        grid = nvidia_attention.grid_of(p, shape, self.plan, self.target)
+        grid = by.grid_of(p, shape, self.plan, self.target)
         report = simulate_function(function, [values[name] for name in types], (grid,), self.target)
         report.result = out
         return report
+
+
+class NvidiaAttentionKernel(GpuAttentionKernel, NvidiaCode):
+    """An attention by one plan on one of NVIDIA's GPUs."""
+    target: GpuTarget
+
+
+class AmdAttentionKernel(GpuAttentionKernel, AmdCode):
+    """An attention by one plan on one of AMD's GPUs."""
+    target: AmdTarget
 
 
 def compile(problem: Attention, target: Any, plan: Any = None, threads: int | None = None) -> AttentionKernel:
     """The kernel for an attention on a target by a plan, its text, or the chosen one."""
     if isinstance(target, CpuTarget):
         return CpuAttentionKernel(problem, target, plan, threads or pool.get_num_threads())
-    if isinstance(target, AmdTarget):
-        attention_choice.require(AttentionCase(problem), target)
-    return NvidiaAttentionKernel(problem, target, plan)
+    kind = AmdAttentionKernel if isinstance(target, AmdTarget) else NvidiaAttentionKernel
+    return kind(problem, target, plan)
 
 
 def expected(p: Attention, q: Any, k: Any, v: Any) -> Any:

@@ -97,6 +97,7 @@ class Kernel(Recording):
     bulk_commit, bulk_wait, l2_policy = tma.bulk_commit, tma.bulk_wait, tma.l2_policy
 
     lds_load, lds_wait, load_transposed = amd.lds_load, amd.lds_wait, amd.load_transposed
+    fp8_four = amd.fp8_four
     sched_group, sched_fence, priority = amd.sched_group, amd.sched_fence, amd.priority
 
     quads, pairs, bf16_pairs, lookup = x86.quads, x86.pairs, x86.bf16_pairs, x86.lookup

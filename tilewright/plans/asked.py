@@ -38,6 +38,7 @@ _FAMILIES = (_Family(CpuTarget, "tilewright.plans.cpu", "CpuPlan", ("packed", "i
              _Family(GpuTarget, "tilewright.plans.nvidia_plan", "NvidiaPlan",
                      ("simt", "dmma", "mma", "tf32", "wgmma", "gemv", "small")),
              _Family(AmdTarget, "tilewright.plans.amd", "AmdPlan", ("mfma", "xf32", "scaled", "bf16_emulated")),
+             _Family(AmdTarget, "tilewright.plans.amd_attention", "AmdAttention", ("attention_mfma",), True),
              _Family(CpuTarget, "tilewright.plans.cpu_attention", "CpuAttention",
                      ("attention_strips", "attention_rows"), True),
              _Family(GpuTarget, "tilewright.plans.nvidia_attention", "AttentionPlan",

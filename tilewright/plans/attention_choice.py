@@ -81,10 +81,20 @@ class AttentionCase:
 
 
 def planner(target: Any) -> ModuleType:
-    """The module for this kind of target. NotImplementedError where there is none."""
-    if isinstance(target, AmdTarget):
-        raise NotImplementedError("attention runs on NVIDIA's GPUs and on CPUs, not on AMD's GPUs")
-    return import_module(f"tilewright.plans.{'nvidia' if isinstance(target, GpuTarget) else 'cpu'}_attention")
+    """The module for this kind of target."""
+    kind = "nvidia" if isinstance(target, GpuTarget) else "amd" if isinstance(target, AmdTarget) else "cpu"
+    return import_module(f"tilewright.plans.{kind}_attention")
+
+
+def module_of(plan: Any) -> ModuleType:
+    """The module of a plan's planner."""
+    return import_module(type(plan).__module__)
+
+
+def options(case: AttentionCase, plan: Any, target: Any) -> dict[str, Any]:
+    """What the emitter of a GPU's kernel is called with, but lanes of a warp."""
+    shape, own = planner(target).emitted(case, plan)
+    return {"SHAPE": shape, "PLAN": own} | ({"ARCH": target.name} if isinstance(target, AmdTarget) else {})
 
 
 def require(case: AttentionCase, target: Any) -> None:

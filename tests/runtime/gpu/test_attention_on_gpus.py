@@ -12,7 +12,6 @@ from tests.helpers.attention import checked, reference
 from tests.helpers.gpus import aligned, machine
 from tilewright.rules.attending import Asked
 from tilewright.runtime.gpu import attention
-from tilewright.runtime.gpu.engine import NVIDIA
 
 BF16, E4M3 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn
 
@@ -20,7 +19,7 @@ BF16, E4M3 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn
 def attended(on, arrays, how, given=None):
     """Result and logarithms of sums of a call with arrays on the device."""
     there = {name: on.array(aligned(x)) for name, x in arrays.items()}
-    found = attention.attention(NVIDIA, there, Asked(**how, return_lse=True), given)
+    found = attention.attention(on.engine, there, Asked(**how, return_lse=True), given)
     on.finish()
     return [x.host for x in found]
 
@@ -116,6 +115,13 @@ def test_calls_by_mma(monkeypatch, name):
     """On chips without warpgroups' instructions."""
     arrays, how = CALLS[name]
     check(monkeypatch, arrays(), "sm_89" if "8 bits" in name else "sm_80" if "any" in name else "sm_86", **how)
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", CALLS)
+def test_calls_on_amd(monkeypatch, name):
+    arrays, how = CALLS[name]
+    check(monkeypatch, arrays(), "gfx950" if "8 bits" in name or "pages" in name else "gfx942", **how)
 
 
 def test_sizes_and_pages_that_wgmma_has_not(monkeypatch):

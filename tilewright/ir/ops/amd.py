@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.formats import FORMATS
 from tilewright.ir.ops.core import Operation
 from tilewright.ir.ops.gpu import first_lanes, whole_warps
-from tilewright.ir.types import Pointer, i16, i32, i64, vec
+from tilewright.ir.types import Pointer, f32, i16, i32, i64, vec
 from tilewright.ir.values import Value
 
 if TYPE_CHECKING:
@@ -188,6 +189,30 @@ def load_transposed(k: Kernel, smem: Value) -> Value:
         raise TypeError(f"transposing reads take a pointer to 8-bit or 16-bit numbers in LDS, not {pointer}")
     t = pointer.element
     return k._op(_load_transposed(t.bits), vec(t, TRANSPOSED_BYTES // t.bytes), smem)
+
+
+# ---- f32 as numbers of 8 bits: gfx950's v_cvt_pk_fp8_f32
+
+def _fp8_llvm(low: Any, t: Any, x: Any) -> Any:
+    word, elements = low.type(t), [low.b.extract_element(x, low.i32(e)) for e in range(4)]
+    half = low.call("llvm.amdgcn.cvt.pk.fp8.f32", word, *elements[:2], low.i32(0), low.integer(1)(0), name="half")
+    return low.call("llvm.amdgcn.cvt.pk.fp8.f32", word, *elements[2:], half, low.integer(1)(1), name="four")
+
+
+def _fp8_meaning(t: Any, x: Any) -> Any:
+    with np.errstate(all="ignore"):
+        bytes = np.ascontiguousarray(np.moveaxis(np.asarray(x), 0, -1)).astype(FORMATS["e4m3fn"].dtype)
+    return bytes.view(np.int32)[..., 0][()]
+
+
+FP8_FOUR = Operation("fp8_four", _fp8_llvm, _fp8_meaning, needs="mfma.fp8.ocp")
+
+
+def fp8_four(k: Kernel, x: Value) -> Value:
+    """The e4m3fn nearest to four f32, ties to even, in an i32, the first one in its lowest bits; NaN beyond 448."""
+    if x.type != vec(f32, 4):
+        raise TypeError(f"fp8_four takes four f32, not {x.type}")
+    return k._op(FP8_FOUR, i32, x)
 
 
 # ---- hints to LLVM's scheduler and to the hardware's: in which order instructions are issued, whose wave goes first

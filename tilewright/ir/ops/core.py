@@ -143,14 +143,14 @@ def _least(name: str, symbol: str, intrinsic: str, meaning: Callable) -> Operati
     def general(low: Any, t: Any, x: Any, y: Any) -> Any:
         return low.b.select(low.b.fcmp_ordered(symbol, y, x), y, x, name=name)
 
-    def nvidia(low: Any, t: Any, x: Any, y: Any) -> Any:
+    def gpu(low: Any, t: Any, x: Any, y: Any) -> Any:
         return low.call(f"llvm.{intrinsic}.{t}", t, x, y, name=name)
 
     def checked(t: Any, x: Any, y: Any) -> Any:
         if some(x != x):
             raise ArithmeticError(f"{name} of a NaN and another number")
         return np.asarray(np.where(meaning(y, x), y, x))[()]
-    return Operation(name, by_family(general, nvptx64=nvidia), checked, partial=True)
+    return Operation(name, by_family(general, nvptx64=gpu, amdgcn=gpu), checked, partial=True)
 
 
 def _cast_llvm(low, t, x):

@@ -13,7 +13,7 @@ import numpy as np
 
 from tilewright import formats
 from tilewright.ir.exact import silent_multiply_add
-from tilewright.ir.ops.core import Operation, by_machine, calls, reinterpreted
+from tilewright.ir.ops.core import Operation, by_family, by_machine, calls, reinterpreted
 from tilewright.ir.ops.gpu import whole_warps
 from tilewright.ir.ops.pipelines import whole_cta
 from tilewright.ir.types import Pointer, Texture, Type, bf16, f16, f32, f64, i32, vec
@@ -198,12 +198,17 @@ def _pair_ptx(t: Type) -> Any:
                                      *(low.b.extract_element(x, low.i32(e)) for e in (0, 1)))
 
 
-ROUND_PAIR = {t: Operation(f"round_pair_{t}", _pair_ptx(t), _pair(t), needs="bf16") for t in (f16, bf16)}
+def _pair_amd(t: Type) -> Any:
+    return lambda low, _, x: low.b.bitcast(low.b.fptrunc(x, low.type(vec(t, 2))), low.integer(32), name="pair")
+
+
+ROUND_PAIR = {t: Operation(f"round_pair_{t}", by_family(nvptx64=_pair_ptx(t), amdgcn=_pair_amd(t)), _pair(t),
+                           needs="bf16 or amd") for t in (f16, bf16)}
 
 
 def round_pair(k: Kernel, x: Value, type: Type) -> Value:
     """Two f32 as the two f16 or bf16 nearest to them, ties to even, in an i32, the first one in its lower half
-    (cvt.rn.bf16x2.f32)."""
+    (cvt.rn.bf16x2.f32, v_cvt_pk_bf16_f32)."""
     if x.type != vec(f32, 2) or type not in ROUND_PAIR:
         raise TypeError(f"round_pair makes f16 or bf16 of two f32, not {type} of {x.type}")
     return k._op(ROUND_PAIR[type], i32, x)

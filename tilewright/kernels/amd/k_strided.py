@@ -49,7 +49,7 @@ class KStridedOperand(Direct):
     """CTA_K rows of EXTENT elements of BITS bits, 8 or 16. The matrix has rows of whole pieces, `ld` elements apart."""
 
     def __init__(self, k: Kernel, gmem: Value, ld: Value, *, BITS: int, EXTENT: int, CTA_K: int, THREADS: int) -> None:
-        self.k, self.gmem, self.THREADS = k, gmem, THREADS
+        self.k, self.gmem, self.EXTENT, self.THREADS = k, gmem, EXTENT, THREADS
         self.E, self.T = BITS // 8, _TYPES[BITS]
         self.ROW = EXTENT * self.E                              # bytes
         self.PIECES = self.ROW // PIECE

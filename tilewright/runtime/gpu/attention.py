@@ -13,9 +13,9 @@ from tilewright.plans.measured import choice
 from tilewright.plans.nvidia_attention import AttentionPlan
 from tilewright.rules.arguments import F32, Array
 from tilewright.rules.attending import FACTORS, Asked, Attending, attending, checked_outs
-from tilewright.runtime.gpu.arrays import HIP
 from tilewright.runtime.gpu.driver import Kept
 from tilewright.runtime.gpu.operands import address
+from tilewright.targets import GpuTarget
 from tilewright.targets.tensor_maps import BYTES, PIECE, Tile, TiledMap
 
 if TYPE_CHECKING:
@@ -35,8 +35,6 @@ WORKSPACE = "workspace", "counters"
 def attention(engine: Engine, given: Mapping[str, Any], asked_for: Asked, out: Any, plan: Any = None) -> Any:
     """tilewright.attention of arrays in a GPU's memory, by the names of arguments: on the caller's stream, a result of
     the caller's library."""
-    if engine.platform is HIP:
-        raise NotImplementedError("attention runs on NVIDIA's GPUs and on CPUs, not on AMD's GPUs")
     run, looks = engine.begin(given, {"out": out})
     with run:
         seen = {name: looks[name].shadow if name in looks else np.asarray(x) for name, x in given.items()}
@@ -111,7 +109,8 @@ def readable(run: Run, x: Array) -> Array:
 
 def _launch(run: Run, call: Attending, out: Array, lse: Array | None, plan: AttentionPlan | None) -> None:
     p = call.problem
-    v = _keys_contiguous(run, call.v, call.lengths) if p.q == "e4m3fn" else call.v
+    turned = p.q == "e4m3fn" and isinstance(run.on.target, GpuTarget)
+    v = _keys_contiguous(run, call.v, call.lengths) if turned else call.v
     given = {"out": out, "lse": lse, "sinks": None if call.sinks is None else run.typed(call.sinks, F32),
              **_indices(run, call), **(_factors(run, call) if p.q == "e4m3fn" else {}),
              **({f"of_{aux.name}": x for aux, x in zip(p.function.reads, call.reads)} if p.function else {})}
@@ -155,7 +154,7 @@ def launched(case: AttentionCase, plan: AttentionPlan, arrays: Mapping[str, Arra
              ) -> dict[str, Any]:
     """Numbers that a kernel is launched with, by the names of parameters; arrays: what there is beside q, k and v. A
     kernel without maps of these takes their distances in elements."""
-    p, (shape, _) = case.problem, nvidia_attention.emitted(case, plan)
+    p, (shape, _) = case.problem, attention_choice.module_of(plan).emitted(case, plan)
     heads = p.kv_heads if shape.packed else p.heads
     return {"queries": p.queries, "keys": p.keys, "heads": heads, "group": p.group, "pairs": p.sequences*heads,
             "section": nvidia_attention.section(p, heads), "before": NO_END if p.before is None else p.before,
@@ -179,12 +178,13 @@ class Ready:
 
     def __init__(self, run: Run, p: Attention, plan: AttentionPlan | None, operands: tuple[Array, ...],
                  arrays: dict[str, Array]) -> None:
-        case = AttentionCase(p, lengths="lengths" in arrays)
-        plan = asked.runs(plan, case, run.on.target) if plan else choice.chosen(case, run.on.target)[0]
-        shape, own = nvidia_attention.emitted(case, plan)
-        rows = nvidia_attention.tiles_of(p, shape, plan)
-        self.start = Launch(run, run.kernel(nvidia_attention.EMITTERS[plan.algorithm], SHAPE=shape, PLAN=own),
-                            (nvidia_attention.grid_of(p, shape, plan, run.on.target),),
+        case, target = AttentionCase(p, lengths="lengths" in arrays), run.on.target
+        plan = asked.runs(plan, case, target) if plan else choice.chosen(case, target)[0]
+        by, options = attention_choice.planner(target), attention_choice.options(case, plan, target)
+        shape = options["SHAPE"]
+        rows = by.tiles_of(p, shape, plan)
+        self.start = Launch(run, run.kernel(by.EMITTERS[plan.algorithm], **options),
+                            (by.grid_of(p, shape, plan, target),),
                             launched(case, plan, arrays, operands), maps_of(case, plan, operands),
                             (*"qkv", *arrays, *WORKSPACE))
         self.bytes = (4*rows*plan.splits*plan.rows*(p.value_size + 2), 4*rows) if shape.split else None
