@@ -74,4 +74,13 @@ def scheduled(s: Schedule, seed: int, counts: Counter[str]) -> Schedule:
             counts[f"schedule: {method} illegal"] += 1
         else:
             counts[f"schedule: {method} done"] += 1
+    if r.random() < 0.3 and s.now.loops and not any(x.mark for x in s.now.loops):
+        outer = chain(s.now.loops[0])[:r.choice([1, 1, 2])]
+        try:
+            s = s.bind(dict(zip(outer, r.choice([("block.x", "block.y"), ("thread.y", "block.x")])))).lanes(
+                r.choice([32, 32, 64]))
+        except (Illegal, Refused):
+            counts["schedule: lanes illegal"] += 1
+        else:
+            counts["schedule: lanes done"] += 1
     return s

@@ -176,7 +176,8 @@ def arithmetic(value: Term, types: Sequence[Type]) -> Type:
 def _floats(term: Term) -> bool:
     if term[0] in LEAVES:
         return term[0] == "parameter" or (term[0] == "number" and isinstance(term[1], float))
-    return OPERATIONS[term[0]].takes == ("float",) or any(map(_floats, term[1:]))
+    known = OPERATIONS.get(term[0])             # none of a schedule's exchange between lanes
+    return (known is not None and known.takes == ("float",)) or any(map(_floats, term[1:]))
 
 
 def scalar_formats(scalars: Iterable[str], parameters: Mapping[str, Parameter], statements: Sequence[Statement]

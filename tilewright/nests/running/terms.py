@@ -20,6 +20,7 @@ from tilewright.nests.polynomial import Polynomial, polynomial
 from tilewright.nests.tree import Buffer, Do
 
 LANE = "<lane>"                 # the name, in polynomials, of the round of the vector loop
+EXCHANGE = "lane_xor"           # before a number: a term of what another lane of the warp has
 Terms = tuple[tuple[tuple[str, ...], int], ...]
 BOOLS = ("eq", "ne", "and", "or", "xor")
 
@@ -323,6 +324,8 @@ class Arithmetic:
                 return self.index(v[1], lambda x: self.cast(x, t))
             case "load":
                 return self.cast(self.load(v[1]), t)
+            case name if name.startswith(EXCHANGE):
+                return self.k.lane_xor(self.value(v[1], t), int(name.removeprefix(EXCHANGE)))
         return self.operation(v[0], [self.value(x, t) for x in v[1:]], t)
 
     def operation(self, name: str, xs: list[Value], t: Type) -> Value:

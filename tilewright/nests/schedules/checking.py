@@ -15,6 +15,7 @@ from tilewright.nests.nest import LoopNest
 from tilewright.nests.running import verified
 from tilewright.nests.schedules.compiled import compiled, laid_out
 from tilewright.nests.schedules.dependences import span
+from tilewright.nests.schedules.lanes import UNROLLED
 from tilewright.nests.schedules.scheduled import Illegal, Layout, Scheduled, scheduled, widest
 from tilewright.nests.tree import For
 
@@ -33,6 +34,8 @@ class Wants:
         self.kept |= {x for method, a, _ in steps if method == "tensorize" for x in a}
         self.factors: dict[int, int] = {}
         self.least = {a[0]: a[1] + 1 for method, a, _ in steps if method == "pipeline"}
+        self.lanes = next((a[0] for method, a, _ in steps if method == "lanes"), 1)
+        self.bound = {x.index for x in last.loops if x.mark}
 
     def needed(self, name: str, rounds: int, at: int = 0) -> int:
         """The rounds that a loop needs which has so many of them before operation `at`."""
@@ -47,6 +50,9 @@ class Wants:
                 return part * self.needed(outer, max(tiles, 1), n + 1) + min(rest, part - 1)
             if method == "fuse" and name in arguments[:2]:
                 return rounds
+        if self.lanes > 1 and name not in self.bound:
+            turns = FEW * UNROLLED if rounds % (UNROLLED * self.lanes) == 0 else FEW
+            return min(rounds, turns * self.lanes + rounds % self.lanes)
         return rounds if name in self.kept else min(rounds, self.least.get(name, FEW))
 
 

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from tilewright.ir import Type
-from tilewright.nests.nest import COMMUTE, Access, leaves
+from tilewright.nests.nest import COMMUTE, Access, arithmetic, leaves
 from tilewright.nests.polynomial import polynomial
 from tilewright.nests.schedules.operations import Done
-from tilewright.nests.schedules.scheduled import Illegal, Scheduled, illegal, widest
+from tilewright.nests.schedules.scheduled import Scheduled, illegal, widest
 from tilewright.nests.tree import Buffer, Do, For, Node, rewritten, walk
 
 REDUCTIONS = (*COMMUTE, "fmin", "fmax")
@@ -44,10 +44,7 @@ def partial(s: Scheduled, array: str, around: str, axes: tuple[str, ...]) -> Don
     name, n = f"{array.split('_')[0]}_sum", 2
     while name in s.buffers or name in s.arrays:
         name, n = f"{array.split('_')[0]}_sum{n}", n + 1
-    element = s.element(array)
-    if do.reduce in ("add", "mul") and element.is_float and element.bits < 32:
-        raise Illegal(f"{array} is of type {element}, in which sums of several parts would differ from one by more "
-                      "than rounding")
+    element = in_parts(s, do)
     new = Access(name, tuple(map(polynomial, axes)))
 
     def every(d: Do, ending: str, order: tuple[str, ...]) -> Node:
@@ -57,7 +54,7 @@ def partial(s: Scheduled, array: str, around: str, axes: tuple[str, ...]) -> Don
             node = For(names[x], polynomial(0), polynomial(box[x][1] + 1), 1, (node,), loop.line)
         return node
     sums = tuple([x for x in axes if x not in depends])
-    first = every(Do(new, "", ("number", _identity(do.reduce, element)), do.line), "", axes)
+    first = every(Do(new, "", ("number", identity(do.reduce, element)), do.line), "", axes)
     back = every(Do(do.target, do.reduce, ("load", new), do.line), ".sum", (*sums, *[x for x in axes if x in depends]))
     here = rewritten((loop,), lambda x: (
         Do(new, x.reduce, x.value, x.line) if isinstance(x, Do) and x == do else x,))
@@ -67,11 +64,24 @@ def partial(s: Scheduled, array: str, around: str, axes: tuple[str, ...]) -> Don
     return s, (f"partial {array} around {around} as {name}, {parts} parts of each: sums are added up in another order")
 
 
+def in_parts(s: Scheduled, do: Do) -> Type:
+    """The format of a statement's sums in parts. Illegal where these would differ from one sum by more than
+    rounding."""
+    array, element = do.target.array, s.element(do.target.array)
+    if do.reduce in ("add", "mul"):
+        narrow = element.is_float and element.bits < 32
+        whole = not element.is_float and arithmetic(do.value, [s.element(a.array) for a in leaves(do.value)]).is_float
+        if narrow or whole:
+            illegal(do.line, f"{array} is of type {element}, in which sums of several parts would differ from one by "
+                    "more than rounding" + ": each sum of floats is cut to a whole number" * whole)
+    return element
+
+
 def _renamed(value: Any, names: dict[str, str]) -> Any:
     return ("load", value[1].replaced(names)) if value[0] == "load" else value
 
 
-def _identity(reduce: str, element: Type) -> float | int:
+def identity(reduce: str, element: Type) -> float | int:
     """What changes nothing; of sums of floats it is -0, which keeps the sign of zero."""
     if reduce in ("add", "mul"):
         return (-0.0 if element.is_float else 0) if reduce == "add" else 1

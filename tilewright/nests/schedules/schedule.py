@@ -24,7 +24,7 @@ from tilewright.nests.given import arguments, folded, overlap
 from tilewright.nests.nest import LoopNest, text
 from tilewright.nests.polynomial import Polynomial
 from tilewright.nests.reading.source import nest as read
-from tilewright.nests.schedules import checking, joining, operations, partial, pipelining, staging, tensorizing
+from tilewright.nests.schedules import checking, joining, lanes, operations, partial, pipelining, staging, tensorizing
 from tilewright.nests.schedules.compiled import Compiled, compiled, layout_of, on_gpu
 from tilewright.nests.schedules.conditions import relaxed
 from tilewright.nests.schedules.counts import Count, counts, simulated, table
@@ -44,9 +44,11 @@ OPERATIONS: dict[str, Callable[..., operations.Done]] = {       # of a tree, arg
     "join": lambda s, a, o: joining.join(s, *a, **o),
     "partial": lambda s, a, o: partial.partial(s, *a),
     "bind": lambda s, a, o: operations.bind(s, *a),
+    "lanes": lambda s, a, o: lanes.lanes(s, *a),
     "tensorize": lambda s, a, o: tensorizing.tensorize(s, a, **o),
     "pipeline": lambda s, a, o: pipelining.pipeline(s, *a),
 }
+LAST = "tensorize", "lanes"
 
 
 class Step(NamedTuple):
@@ -146,6 +148,13 @@ class Schedule:
         the outermost ones. Illegal if a round accesses an element that another round writes."""
         return self._then("bind", {**(places or {}), **named})
 
+    def lanes(self, threads: int = 32) -> Schedule:
+        """Have threads side by side share the rounds of all loops inside of those that are bound to CTAs and, of 32
+        lanes, to thread.y. Each has every so manieth round; sums over a loop are computed in parts, which the threads
+        exchange, so that scalars are the same in all of them: rows that carry a sum, such as a softmax's. It must be
+        the last operation of a schedule; sums are added up in another order."""
+        return self._then("lanes", threads)
+
     def pipeline(self, loop: str, stages: int = 2, *, by: str = "async") -> Schedule:
         """Start the copies to shared memory at the beginning of a loop's rounds `stages` - 1 rounds earlier, into a
         ring of `stages` buffers, so that they run while a round computes. There is one barrier for each round.
@@ -166,8 +175,8 @@ class Schedule:
         return self._then("tensorize", rows, columns, products, lane=lane)
 
     def _then(self, method: str, *arguments: Any, **options: Any) -> Schedule:
-        if self.steps and self.steps[-1].method == "tensorize":
-            raise Illegal("tensorize is the last operation: what comes before it is done before it")
+        if self.steps and (last := self.steps[-1].method) in LAST:
+            raise Illegal(f"{last} is the last operation: what comes before it is done before it")
         after, sentence = OPERATIONS[method](self.now, arguments, options)
         after, dropped = relaxed(after)
         step = Step(method, arguments, options, "; ".join([sentence, *dropped]), self.now)
@@ -321,7 +330,8 @@ def shown(nodes: tuple[Node, ...], indent: str = "") -> str:
             lines += [f"{indent}where {where}", shown(n.body, indent + "  ")]
         elif isinstance(n, Sync):
             waits = f"wait for copies but {n.pending} rounds' of them" if n.pending else "wait for copies"
-            lines.append(indent + {"cta": "barrier", "commit": "copies of a round", "wait": waits}[n.scope])
+            lines.append(indent + {"cta": "barrier", "warp": "barrier of the warp", "commit": "copies of a round",
+                                   "wait": waits}[n.scope])
         elif isinstance(n, Mma):
             lines.append(f"{indent}{n.c} += {n.a} @ {n.b} by {n.atom.name}")
         else:

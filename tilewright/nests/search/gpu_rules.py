@@ -5,6 +5,8 @@
     sums        an element that loops add to stays in a register; or a tile of them for each thread, rows and columns
                 that share what they load
     shared      operands of such tiles go through shared memory, for all threads of the CTA
+    rows        a warp, or all threads of a CTA, share the loops of each round, and add up their parts of sums: rows
+                that carry a sum, as a softmax's
 
 An estimate from counts ranks them: instructions, sectors from L2, bytes from memory, and how much of the chip is busy.
 """
@@ -12,12 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import product
+from itertools import product, takewhile
 from math import prod
 from typing import Any
 
 from tilewright.nests.nest import LEAVES, Term
 from tilewright.nests.schedules.counts import rounds
+from tilewright.nests.schedules.lanes import WARP
 from tilewright.nests.schedules.operations import independent
 from tilewright.nests.schedules.schedule import Schedule
 from tilewright.nests.schedules.scheduled import Illegal, Scheduled
@@ -27,6 +30,7 @@ from tilewright.nests.tree import For
 SECTOR = 32             # bytes
 BANDWIDTH, L2 = 3e12, 5e12      # bytes a second, where a target's record has none
 START = 4e-6            # seconds of a launch
+ROWS = ((32, 8), (32, 4), (128, 1), (256, 1), (1024, 1))   # threads of a row, rows of a CTA
 FLAT = ((256, 1), (128, 1), (64, 4), (32, 8), (32, 4), (128, 2))       # threads along x and y
 TILES = ((64, 4, 8), (128, 8, 8), (64, 8, 8), (32, 4, 8), (32, 2, 16))    # columns of a CTA, of a thread, depth
 Ranked = tuple[Schedule, str, float]
@@ -35,7 +39,7 @@ Ranked = tuple[Schedule, str, float]
 def gpu_candidates(s: Schedule, target: Any) -> list[Ranked]:
     """The schedules that are legal, best first, with an estimate of seconds."""
     found: dict[str, Schedule] = {}
-    for words, rule in _structures(s):
+    for words, rule in _structures(s, getattr(target, "warp", WARP)):
         try:
             found.setdefault(words, rule())
         except Illegal:
@@ -44,13 +48,19 @@ def gpu_candidates(s: Schedule, target: Any) -> list[Ranked]:
     return sorted(every, key=lambda x: x[2])
 
 
-def _structures(s: Schedule) -> Iterator[tuple[str, Callable[[], Schedule]]]:
+def _structures(s: Schedule, warp: int) -> Iterator[tuple[str, Callable[[], Schedule]]]:
     chain = _chain(s)
     if not chain:
         return
     free = [x for x in chain if _independent(s, x)]
     if not free:
         return
+    outer = list(takewhile(lambda x: x in free, chain))
+    longest = max([x.extent or 0 for x in s.now.loops if x.index not in outer], default=0)
+    if 1 <= len(outer) <= 3:
+        for threads, rows in (x for x in ROWS if x[0] % warp == 0 and x[0] <= longest):
+            words = f"{threads} threads for each row" + f", {rows} rows in a CTA" * (rows > 1)
+            yield words, partial(_rows, s, outer, threads, rows)
     whole = next((b for b in bands(s.now) if set(chain) <= set(b.loops)), None)
     order = sorted(free, key=lambda x: -_consecutive(s.now, x))
     sums = list(whole.sums) if whole is not None else []
@@ -117,6 +127,16 @@ def _threads(s: Schedule, x: str, y: str | None, across: int, down: int, rest: l
             if not outs and s.now.space(array) == "global":
                 s = s.stage(array, sums[0], (), "registers")
     return s
+
+
+def _rows(s: Schedule, outer: list[str], threads: int, rows: int) -> Schedule:
+    """A CTA, or a row of its threads, for each round of the outer loops, whose lanes share the loops inside."""
+    last = outer[-1]
+    places = {last: "block.x"}
+    if rows > 1:
+        s = _split(s, last, rows, f"{last}.b", f"{last}.t")
+        places = {f"{last}.b": "block.x", f"{last}.t": "thread.y"}
+    return s.bind({**places, **dict(zip(outer[-2::-1], ("block.y", "block.z")))}).lanes(threads)
 
 
 def _tiles(s: Schedule, b: Band, x: str, y: str, wide: int, mine: int, depth: int) -> Schedule:

@@ -1,0 +1,129 @@
+"""Threads that share the rounds of the loops of a row: `Schedule.lanes`."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.helpers.gpus import machine
+from tilewright.nests.schedules.schedule import schedule
+from tilewright.nests.schedules.scheduled import Illegal
+from tilewright.nests.search import search
+
+
+def rowsums(X, Y):
+    for i in range(X.shape[0]):
+        for j in range(X.shape[1]):
+            Y[i] += X[i, j]
+
+
+def softmax(X, Y):
+    for i in range(X.shape[0]):
+        m = -1e30
+        for j in range(X.shape[1]):
+            m = max(m, X[i, j])
+        s = 0.0
+        for j in range(X.shape[1]):
+            s += tw.exp(X[i, j] - m)
+        for j in range(X.shape[1]):
+            Y[i, j] = tw.exp(X[i, j] - m) / s
+
+
+def twice(X, Y, Z):
+    """Two sums in one loop, a loop in a shared one, and an element that others read behind a barrier."""
+    for b in range(X.shape[0]):
+        for i in range(X.shape[1]):
+            least = 1e30
+            for j in range(X.shape[2]):
+                least = min(least, X[b, i, j])
+                for p in range(3):
+                    Y[b, i] += X[b, i, j] * p
+            for j in range(X.shape[2]):
+                Z[b, i, j] = Y[b, i] - least
+
+
+def steps(X):
+    """Rounds that follow each other, each with rounds that do not."""
+    for i in range(X.shape[0]):
+        for _ in range(3):
+            s = 0
+            for j in range(X.shape[1]):
+                s += X[i, j]
+            for j in range(X.shape[1]):
+                X[i, j] = X[i, j] - s
+
+
+def diagonal(X, Y):
+    """The element that a row stores is one that its loop has read."""
+    for i in range(X.shape[0]):
+        s = 0
+        for j in range(X.shape[1]):
+            s += X[i, j]
+        X[i, i] = s
+        Y[i] = s
+
+
+def halves(X, Y):
+    for i in range(X.shape[0]):
+        for j in range(X.shape[1]):
+            Y[i] += 0.5 * X[i, j]
+
+
+def prefix(X, Y):
+    for i in range(X.shape[0]):
+        for j in range(1, X.shape[1]):
+            Y[i, j] = Y[i, j - 1] + X[i, j]
+
+
+SHAPES = {rowsums: [(5, 70), (5,)], softmax: [(3, 256), (3, 256)], twice: [(2, 3, 130), (2, 3), (2, 3, 130)],
+          steps: [(4, 128)], diagonal: [(5, 70), (5,)]}
+
+
+@pytest.mark.parametrize("threads", [32, 128])
+@pytest.mark.parametrize("f", SHAPES)
+def test_the_simulator_finds_the_numbers_of_the_loops(f, threads):
+    s = schedule(f, *[np.ones(shape, np.float32) for shape in SHAPES[f]])
+    places = {"b": "block.y"} if f is twice else {}
+    if threads == 32:
+        s = s.split("i", 2, "ib", "it", tail="predicate")
+        places |= {"ib": "block.x", "it": "thread.y"}
+    else:
+        places |= {"i": "block.x"}
+    s = s.bind(places).lanes(threads)
+    s.check()
+    assert f"{threads} threads share the rounds of j" in s.history[-1]
+    assert "shfl.sync" in s.compile("sm_90a").asm
+    with pytest.raises(Illegal, match="lanes is the last operation"):
+        s.unroll("j.o")
+
+
+def test_refused():
+    rows = schedule(rowsums, np.ones((5, 70), np.float32), np.ones(5, np.float32))
+    with pytest.raises(Illegal, match=r"bind loops to block\.x and thread\.y before, not to nothing"):
+        rows.lanes()
+    with pytest.raises(Illegal, match="a multiple of 32 threads up to 1024, not 48"):
+        rows.bind(i="block.x").lanes(48)
+    with pytest.raises(Illegal, match=r"nothing may be bound to thread\.y"):
+        rows.bind(i="thread.y").lanes(64)
+    with pytest.raises(Illegal, match="no loop has rounds that threads could share"):
+        schedule(prefix, np.ones((5, 70), np.float32), np.ones((5, 70), np.float32)).bind(i="block.x").lanes()
+    with pytest.raises(Illegal, match="each sum of floats is cut to a whole number"):
+        schedule(halves, np.ones((5, 70), np.int32), np.ones(5, np.int32)).bind(i="block.x").lanes()
+    half = schedule(rowsums, np.ones((5, 70), np.float16), np.ones(5, np.float16))
+    with pytest.raises(Illegal, match="Y is of type f16, in which sums of several parts would differ"):
+        half.bind(i="block.x").lanes()
+
+
+@pytest.mark.parametrize("chip", ["sm_90a", "gfx942"])
+def test_the_search_takes_them_for_rows_that_carry_a_sum(monkeypatch, chip):
+    monkeypatch.setenv("TILEWRIGHT_TUNE_DB", "off")
+    monkeypatch.setattr(search, "_found", {})
+    on = machine(monkeypatch, chip)
+    x, y = np.random.default_rng(0).standard_normal((2, 6, 300), np.float32)
+    given = on.array(x), on.array(y)
+    fast = tw.optimize(softmax, *given, timed=False)
+    assert "threads for each row" in str(fast)
+    fast(*given)
+    on.finish()
+    powers = np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
+    np.testing.assert_allclose(y, powers / powers.sum(1, keepdims=True), rtol=1e-5)

@@ -1,0 +1,189 @@
+"""`lanes`: threads side by side share the rounds of the loops that a CTA, or a row of its threads, has.
+
+    for i (block.x):                    lanes 32:
+      m = -inf                          for i (block.x): for lane < 32 (thread.x):
+      for j: m = max with x[i, j]         m = -inf; m_part = -inf
+      for j: y[i, j] = x[i, j] - m        for j.o: m_part = max with x[i, 32*j.o + lane]
+                                          m_part = max of the threads' m_part, in each of them; m = max with m_part
+                                          for j.o: y[i, 32*j.o + lane] = x[i, 32*j.o + lane] - m
+
+Scalars are computed by every thread, elements outside of loops are stored by one of them. Lanes of a warp exchange
+partial sums; those of several warps go through shared memory.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from tilewright.nests.nest import Access, leaves
+from tilewright.nests.polynomial import Polynomial, polynomial
+from tilewright.nests.schedules.dependences import dependences
+from tilewright.nests.schedules.operations import Done
+from tilewright.nests.schedules.partial import REDUCTIONS, identity, in_parts
+from tilewright.nests.schedules.scheduled import Illegal, Scheduled
+from tilewright.nests.tree import Buffer, Do, For, Node, Sync, When, replaced, rewritten, walk
+
+WARP = 32
+UNROLLED = 4            # rounds of a thread that are written as code, so that their loads are on their way together
+LANE, OF_WARP, IN_WARP = "lane", "lane.warp", "lane.place"
+
+
+def lanes(s: Scheduled, threads: int) -> Done:
+    """Share the rounds of all loops inside of those that are bound among so many threads."""
+    if threads % WARP or not WARP <= threads <= 1024:
+        raise Illegal(f"lanes are a multiple of {WARP} threads up to 1024, not {threads}")
+    around, nodes = list[For](), s.nodes
+    while len(nodes) == 1 and isinstance(nodes[0], For) and nodes[0].mark:
+        around.append(nodes[0])
+        nodes = nodes[0].body
+    marks = [x.mark for x in around]
+    if not marks or any(not x.startswith("block") and x != "thread.y" for x in marks):
+        raise Illegal("lanes share what is inside of CTAs, or of rows of their threads: bind loops to block.x and "
+                      f"thread.y before, not to {', '.join(marks) or 'nothing'}")
+    if threads > WARP and "thread.y" in marks:
+        raise Illegal("lanes of several warps are all threads of a CTA: nothing may be bound to thread.y")
+    sharing = _Sharing(s, threads)
+    body = tuple(sharing.nodes(nodes))
+    if not sharing.shared:
+        raise Illegal("no loop has rounds that threads could share")
+    rings = ((OF_WARP, 0, WARP, threads // WARP), (IN_WARP, 0, 1, WARP)) if threads > WARP else ()
+    tree: tuple[Node, ...] = (For(LANE, polynomial(0), polynomial(threads), 1, body, around[-1].line, "thread.x",
+                                  rings=rings),)
+    for loop in reversed(around):
+        tree = (For(loop.index, loop.start, loop.stop, loop.step, tree, loop.line, loop.mark, loop.below, loop.rings),)
+    said = f"lanes: {threads} threads share the rounds of {', '.join(dict.fromkeys(sharing.shared))}"
+    sums = f"; {', '.join(dict.fromkeys(sharing.sums))} in parts, which are added up in another order"
+    return Scheduled(tree, s.arrays, {**s.buffers, **sharing.buffers}), said + sums * bool(sharing.sums)
+
+
+class _Sharing:
+    """Nodes as the threads share them, with the buffers and the names of loops and sums that this takes."""
+
+    def __init__(self, s: Scheduled, threads: int) -> None:
+        self.s, self.threads = s, threads
+        self.buffers: dict[str, Buffer] = {}
+        self.shared, self.sums = list[str](), list[str]()
+        self.meet = Sync("warp" if threads == WARP else "cta")
+        self.serial = False                         # inside of a loop whose rounds follow each other
+
+    def nodes(self, nodes: tuple[Node, ...]) -> Iterator[Node]:
+        """Every thread comes by here in every round."""
+        for node in nodes:
+            if isinstance(node, Do):
+                yield from self.once(node)
+            elif isinstance(node, When):
+                yield When(node.conditions, tuple(self.nodes(node.body)))
+            elif isinstance(node, For) and not node.mark:
+                reduced = self.reduced(node)
+                yield from self.loop(node) if reduced is None else self.rounds(node, reduced)
+            else:
+                raise Illegal("lanes share loops that no operation but split, reorder and bind has changed")
+
+    def once(self, do: Do) -> Iterator[Node]:
+        """A statement outside of shared loops."""
+        if self.s.space(do.target.array) == "registers":
+            yield do
+            return
+        yield from self.met((do,), (When((polynomial(0) - polynomial(LANE),), (do,)),))
+
+    def met(self, written: Iterable[Do], nodes: Iterable[Node]) -> Iterator[Node]:
+        """Nodes with these statements; threads meet before and after them if others use what they write."""
+        def used(d: Do) -> bool:
+            users = [x for x, _ in self.s.statements if any(a.array == d.target.array for a, _ in x.accesses())]
+            return self.s.space(d.target.array) != "registers" and (self.serial or len(users) > 1 or any(
+                a.array == d.target.array for a in leaves(d.value)))
+        meet = (self.meet,) if any(map(used, written)) else ()
+        yield from (*meet, *nodes, *meet)
+
+    def loop(self, loop: For) -> Iterator[Node]:
+        """A loop whose rounds follow each other, with what is inside of it shared."""
+        before, self.serial = self.serial, True
+        body = tuple(self.nodes(loop.body))
+        self.serial = before
+        yield For(loop.index, loop.start, loop.stop, loop.step, body, loop.line, below=loop.below)
+
+    def reduced(self, loop: For) -> list[Do] | None:
+        """The statements that add up over a loop's rounds; None if those cannot be shared."""
+        inside = [n for n, _ in walk((loop,)) if isinstance(n, Do)]
+        loops = [n for n, _ in walk((loop,)) if isinstance(n, For)]
+        if loop.extent is None or loop.extent < 2 or loop.step != 1 or loop.below or any(x.mark for x in loops):
+            return None
+        own = {x.index for x in loops}
+
+        def uses(array: str) -> int:
+            return sum(a.array == array for d in inside for a in {a for a, _ in d.accesses()})
+        sums = [d for d in inside if d.reduce in REDUCTIONS and uses(d.target.array) == 1
+                and not own & {x for p in d.target.subscripts for x in p.names}]
+        apart = {d.target.array for d in sums}
+        for d in dependences(self.s.nodes, self.s.privates()):
+            if d.array not in apart and loop.index in d.loops and d.distance(loop.index) != 0:
+                return None
+        return sums
+
+    def rounds(self, loop: For, sums: list[Do]) -> Iterator[Node]:
+        """A loop whose rounds are shared."""
+        places = {}
+        for d in sums:
+            places[id(d)] = access = self.part(d)
+            yield Do(access, "", ("number", identity(d.reduce, self.s.element(d.target.array))), d.line)
+        body = tuple(rewritten(loop.body, lambda n: (
+            Do(places[id(n)], n.reduce, n.value, n.line) if id(n) in places else n,)))
+        written = [n for n, _ in walk(loop.body) if isinstance(n, Do) and id(n) not in places]
+        yield from self.met(written, self.distributed(loop, body))
+        for d in sums:
+            yield from self.combined(places[id(d)], d)
+            total = tuple(self.once(Do(d.target, d.reduce, ("load", places[id(d)]), d.line)))
+            asked = self.asked(loop, d)
+            yield from (When(asked, total),) if asked else total
+
+    def asked(self, loop: For, d: Do) -> tuple[Polynomial, ...]:
+        """The conditions around a sum that are the same in all rounds: that its element is there, for one."""
+        own = {n.index for n, _ in walk((loop,)) if isinstance(n, For)}
+        around = next(around for n, around in walk((loop,)) if n is d)
+        return tuple([c for x in around if isinstance(x, When) for c in x.conditions if not own & {*c.names}])
+
+    def part(self, d: Do) -> Access:
+        """A thread's part of a sum."""
+        array, element = d.target.array, in_parts(self.s, d)
+        name, n = f"{array}_part", 2
+        while name in self.buffers or name in self.s.buffers or name in self.s.arrays:
+            name, n = f"{array}_part{n}", n + 1
+        self.buffers[name] = Buffer((), "registers", element)
+        self.sums.append(array)
+        return Access(name, ())
+
+    def distributed(self, loop: For, body: tuple[Node, ...]) -> Iterator[Node]:
+        """The loop, each thread with every so manieth round."""
+        self.shared.append(loop.index)
+        extent, outer = loop.extent or 0, f"{loop.index}.o"
+        whole = extent % self.threads == 0
+        turns = -(-extent // self.threads)
+        unrolled = UNROLLED if whole and turns % UNROLLED == 0 else 1
+        turn = polynomial(outer) * unrolled + (polynomial(f"{loop.index}.u") if unrolled > 1 else 0)
+        index = loop.start + turn * self.threads + polynomial(LANE)
+        body = replaced(body, {loop.index: index})
+        if not whole:
+            body = (When((loop.stop - 1 - index,), body),)
+        if unrolled > 1:
+            body = (For(f"{loop.index}.u", polynomial(0), polynomial(unrolled), 1, body, loop.line, "unroll"),)
+        yield For(outer, polynomial(0), polynomial(turns // unrolled), 1, body, loop.line)
+
+    def combined(self, part: Access, d: Do) -> Iterator[Node]:
+        """The sum of the threads' parts in each of them."""
+        mine = ("load", part)
+        distance = WARP // 2
+        while distance:
+            yield Do(part, d.reduce, (f"lane_xor{distance}", mine), d.line)
+            distance //= 2
+        if self.threads == WARP:
+            return
+        warps, name = self.threads // WARP, f"{part.array}s"
+        self.buffers[name] = Buffer((warps,), "shared", self.buffers[part.array].element)
+
+        def of_warp(p: Polynomial) -> Access:
+            return Access(name, (p,))
+        yield When((polynomial(0) - polynomial(IN_WARP),), (Do(of_warp(polynomial(OF_WARP)), "", mine, d.line),))
+        yield self.meet
+        yield Do(part, "", ("load", of_warp(polynomial(0))), d.line)
+        for warp in range(1, warps):
+            yield Do(part, d.reduce, ("load", of_warp(polynomial(warp))), d.line)
+        yield self.meet
