@@ -34,9 +34,9 @@ def arrays(*shapes: tuple[int, ...]) -> list[np.ndarray]:
     return [rng.normal(size=shape).astype(np.float32) for shape in shapes]
 
 
-@pytest.mark.parametrize(("queries", "how"), [(9, {"causal": True, "softcap": 2.0}), (1, {})])
+@pytest.mark.parametrize(("queries", "how"), [(9, {"causal": True, "softcap": 2.0}), (1, {}), (17, {"window": (6, 2)})])
 def test_simulated_kernels_leave_the_bits_of_machine_code(queries: int, how: dict[str, Any]) -> None:
-    """Every access is inside of an array there, and strips of 9 queries and single rows are both run."""
+    """Every access is inside of an array there, and strips, single rows and rows by keys are all run."""
     q, k, v = arrays((2, queries, 8), (1, 20, 8), (1, 20, 5))
     call = checked(q, k, v, return_lse=True, **how)
     target = tw.target("avx2").extended

@@ -40,7 +40,7 @@ _FAMILIES = (_Family(CpuTarget, "tilewright.plans.cpu", "CpuPlan", ("packed", "i
              _Family(AmdTarget, "tilewright.plans.amd", "AmdPlan", ("mfma", "xf32", "scaled", "bf16_emulated")),
              _Family(AmdTarget, "tilewright.plans.amd_attention", "AmdAttention", ("attention_mfma",), True),
              _Family(CpuTarget, "tilewright.plans.cpu_attention", "CpuAttention",
-                     ("attention_strips", "attention_rows"), True),
+                     ("attention_strips", "attention_rows", "attention_few"), True),
              _Family(GpuTarget, "tilewright.plans.nvidia_attention", "AttentionPlan",
                      ("attention_wgmma", "attention_mma"), True))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from tilewright.attention_problem import Attention, score_of
 from tilewright.plans.attention_choice import tile_pairs, traffic
@@ -22,7 +22,10 @@ BF16 = ("bf16", "e4m3fn", "i8")         # formats all numbers of which are bf16'
 
 
 FEW = {32: 8, 16: 4}        # queries of a kv head that go row by row, by vector registers
-PART = 1024                 # keys that a task of such rows takes; its results are combined in their order
+PART, LEAST_PART = 1024, 256    # keys that a task of few rows takes; its results are combined in their order
+TASKS = 32                  # that there are to be
+MOST_FEW, TURN = 64, 6      # queries of a kv head whose lanes are keys; rows in whose time keys are turned
+FEW_HEADS, LONG = 4, 8192   # heads that are no work for all threads, and their keys
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,7 @@ class CpuAttention(Plan):
 
         attention_strips 32x112 strips=4        kernels/cpu/attention.py: a strip's queries are lanes of vectors
         attention_rows 4x64 part=1024           kernels/cpu/attention_rows.py: few queries, row by row
+        attention_few 21x128 part=1024          kernels/cpu/attention_few.py: some queries, whose lanes are keys
 
     queries     of a tile of scores: lanes of a strip; all queries of a kv head
     keys        of a tile of scores
@@ -42,7 +46,7 @@ class CpuAttention(Plan):
     SIZES = ("queries", "keys")
     ALWAYS: ClassVar[tuple[str, ...]] = ("strips", "part")
 
-    algorithm: Literal["attention_strips", "attention_rows"]
+    algorithm: Literal["attention_strips", "attention_rows", "attention_few"]
     queries: int
     keys: int
     strips: int = 0
@@ -53,7 +57,7 @@ class CpuAttention(Plan):
 
     def violations(self, case: AttentionCase, target: CpuTarget) -> list[str]:
         """Why this plan cannot run the case on the target: sentences, none if it can."""
-        p, few = case.problem, self.algorithm == "attention_rows"
+        p, few = case.problem, self.algorithm != "attention_strips"
         found = [*self.below_one("queries", "keys", "part" if few else "strips")]
         found += [f"{name} is {x}, and {self.algorithm} has none." for name, x in
                   (("strips", self.strips), ("part", self.part)) if x and (name == "strips") == few]
@@ -61,10 +65,11 @@ class CpuAttention(Plan):
         if found:
             return found
         if few:
-            if refused := _not_few(p, target):
+            if refused := _not_few(p, target, self.algorithm):
                 return [refused]
             return [f"{name} is {x}, and must be {want}." for name, x, want in (
-                ("queries", self.queries, p.group * p.queries), ("keys", self.keys, 4*lanes)) if x != want]
+                ("queries", self.queries, p.group * p.queries),
+                ("keys", self.keys, (4 if self.algorithm == "attention_rows" else 8)*lanes)) if x != want]
         kind = word(p, target)
         height = TILE_KEYS if kind == "tiles" else tile_rows(target, max(self.queries // lanes, 1), kind)
         if self.queries not in (lanes, 2*lanes):
@@ -80,7 +85,8 @@ SAVED = 0.95                # of the time with strips of two vectors, below whic
 
 
 class RowsSpec(NamedTuple):
-    """What a kernel of kernels/cpu/attention_rows.py depends on. DIRECT: keys and values are read where they are."""
+    """What a kernel of kernels/cpu/attention_rows.py depends on, or, for any number of rows, ROWS 0, attention_few.py.
+    DIRECT: keys and values are read where they are."""
     Q: str
     KV: str
     OUT: str
@@ -123,20 +129,49 @@ def word(problem: Attention, target: CpuTarget) -> str:
     return "tiles" if target.has("amx-bf16") else "bf16x2" if target.has("avx512bf16") else "f32"
 
 
-def _not_few(p: Attention, target: CpuTarget) -> str:
-    """Why the kernel for few queries does not compute it; "" if it does."""
-    rows, most = p.group * p.queries, FEW.get(target.registers, 4)
+def _not_few(p: Attention, target: CpuTarget, algorithm: str = "attention_rows") -> str:
+    """Why this kernel for few queries does not compute it; "" if it does."""
+    rows, most = p.group * p.queries, FEW.get(target.registers, 4) if algorithm == "attention_rows" else MOST_FEW
     if p.ragged or (p.function is not None and p.function.reads):
-        return "attention_rows takes no offsets and no arrays of scores."
-    return "" if 0 < rows <= most else f"a kv head has {rows} queries, and attention_rows takes 1 to {most}."
+        return f"{algorithm} takes no offsets and no arrays of scores."
+    if algorithm == "attention_few" and word(p, target) != p.sums:
+        return f"{algorithm} multiplies in f32 and f64, and this is multiplied in {word(p, target)}."
+    return "" if 0 < rows <= most else f"a kv head has {rows} queries, and {algorithm} takes 1 to {most}."
+
+
+def _by_keys(case: AttentionCase, target: CpuTarget, lanes: int) -> bool:
+    """Whether lanes are keys: to turn keys takes as long as TURN rows, and empty lanes of a strip as long as full ones;
+    and the keys of a long cache of few heads are divided among threads."""
+    p, rows = case.problem, case.problem.group * case.problem.queries
+    vectors = -(-rows // lanes)
+    vectors += vectors % 2 if vectors > 4 else 0
+    alone = p.sequences * p.kv_heads < FEW_HEADS and p.keys >= LONG
+    return not _not_few(p, target, "attention_few") and (rows + TURN < vectors*lanes or alone)
+
+
+def _part(p: Attention) -> int:
+    """Keys of a task: fewer where that many would leave threads idle, whatever their number is."""
+    part = PART
+    while part > LEAST_PART and p.sequences * p.kv_heads * -(-p.keys // part) < TASKS:
+        part //= 2
+    return part
 
 
 def rows_spec(case: AttentionCase, plan: CpuAttention) -> RowsSpec:
     """The kernel of a plan for few queries."""
     p = case.problem
-    direct = p.kv == p.sums and not p.page and case.contiguous
-    return RowsSpec(p.q, p.kv, p.out, p.sums, p.size, p.value_size, plan.queries, plan.keys, plan.part,
-                    bool(p.band), p.sinks, p.factors, direct, p.score)
+    direct, rows = p.kv == p.sums and not p.page and case.contiguous, plan.queries
+    if plan.algorithm == "attention_few":
+        direct, rows = direct and p.value_size % (plan.keys // 8) == 0, 0
+    return RowsSpec(p.q, p.kv, p.out, p.sums, p.size, p.value_size, rows, plan.keys, plan.part, bool(p.band), p.sinks,
+                    p.factors, direct, p.score)
+
+
+def rows_memory(spec: RowsSpec, rows: Any, V: int) -> dict[str, Any]:
+    """Numbers of a thread's memory for so many rows, a number or a kernel's value, by what they are, in their order."""
+    W, WV = (-(-x // V) * V for x in (spec.SIZE, spec.VALUE_SIZE))
+    found = {"keys": spec.KEYS*W, "values": spec.KEYS*WV, "q": rows*W, "scores": rows*spec.KEYS}
+    return found if spec.ROWS else {"lines": 2*V*W, **found, "row": rows*4, "scale": rows}
 
 
 def tile_rows(target: CpuTarget, NV: int, word: str) -> int:
@@ -160,13 +195,15 @@ def refusal(case: AttentionCase, target: CpuTarget) -> str:
 
 
 def choose(case: AttentionCase, target: CpuTarget) -> CpuAttention:
-    """Few queries go row by row. Others have strips of two vectors, or of one where that is predicted to save time, and
-    for no number of threads another: the order of sums depends on it. A block of scores is as large as L1 allows; tasks
-    have fewer strips where threads would have none."""
+    """Few queries go row by row, some by lanes that are keys. Others have strips of two vectors, or of one where that
+    is predicted to save time, and for no number of threads another: the order of sums depends on it. A block of scores
+    is as large as L1 allows; tasks have fewer strips where threads would have none."""
     p, rows = case.problem, case.problem.group * case.problem.queries
     lanes, kind = target.lanes(8 if p.sums == "f64" else 4), word(p, target)
     if not _not_few(p, target):
-        return CpuAttention("attention_rows", rows, 4*lanes, part=PART)
+        return CpuAttention("attention_rows", rows, 4*lanes, part=_part(p))
+    if _by_keys(case, target, lanes):
+        return CpuAttention("attention_few", rows, 8*lanes, part=_part(p))
 
     def strip(vectors: int) -> CpuAttention:
         height = tile_rows(target, vectors, kind)
@@ -183,8 +220,8 @@ def candidates(case: AttentionCase, target: CpuTarget) -> Iterator[CpuAttention]
     usual = choose(case, target)
     yield usual
     lanes = target.lanes(8 if case.problem.sums == "f64" else 4)
-    if usual.algorithm == "attention_rows":
-        yield from (replace(usual, part=part) for part in (PART // 4, PART // 2, 2*PART, 4*PART))
+    if usual.algorithm != "attention_strips":
+        yield from (replace(usual, part=part) for part in (PART // 4, PART // 2, 2*PART, 4*PART) if part != usual.part)
         usual = CpuAttention("attention_strips", lanes, 0, 1)
     kind = word(case.problem, target)
     for vectors in (1, 2):
@@ -206,7 +243,7 @@ ALONE = 1.6                 # pairs of bf16 by strips of one vector: a broadcast
 def cost(case: AttentionCase, plan: CpuAttention, target: CpuTarget, ceilings: Ceilings | None = None) -> Cost:
     """The time of the thread with the most tasks, by multiply-adds, exponentials and copies, or that of memory."""
     p, of = case.problem, ceilings or of_threads(case.threads)
-    few, kind = plan.algorithm == "attention_rows", word(p, target)
+    few, kind = plan.algorithm != "attention_strips", word(p, target)
     lanes = target.lanes(8 if p.sums == "f64" else 4)
     heads = p.kv_heads * (1 if p.ragged else p.sequences)
     seen = p.pairs / max(p.heads * p.queries * p.keys * (1 if p.ragged else p.sequences), 1)
@@ -214,7 +251,9 @@ def cost(case: AttentionCase, plan: CpuAttention, target: CpuTarget, ceilings: C
     words = sum(-(-x // lanes) for x in (p.size, p.value_size))         # vectors of a key and its value
     if few:
         tasks, keys = heads * -(-p.keys // plan.part), p.keys * heads * seen
-        each = {"multiply-adds": keys * plan.queries * words, "exponentials": keys * plan.queries * (EXP/lanes + SUM),
+        turned = plan.algorithm == "attention_few"
+        each = {"multiply-adds": keys * (plan.queries + TURN*turned) * words,
+                "exponentials": keys * plan.queries * (EXP/lanes + (0 if turned else SUM)),
                 "copies": 0.0 if case.contiguous and p.kv == p.sums and not p.page else keys * words * COPY}
     else:
         rows = p.group * p.queries

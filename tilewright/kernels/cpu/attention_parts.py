@@ -80,14 +80,17 @@ def heights(rows: int, most: int) -> list[tuple[int, int, int]]:
     return [x for x in found if x[2]]
 
 
-def product(k: Kernel, s: Strip, acc: Tile, steps: Any, a: Value, ROW: int, STEP: int, b: Value) -> None:
-    """acc += A B: A's rows are ROW words apart and its steps STEP, B's rows LANES words."""
+def product(k: Kernel, s: Strip, acc: Tile, steps: Any, a: Value, ROW: int, STEP: int, b: Value,
+            pitch: Any = None) -> None:
+    """acc += A B: A's rows are ROW words apart and its steps STEP, B's rows LANES words, or `pitch` words from anywhere
+    on."""
     with k.loop(k._value(steps, i64)) as p:
-        at, row = a + p*STEP, b + p*s.LANES
-        vectors = [k.load(row + v*s.V, vec(s.E, s.V), s.E.bytes * s.V) for v in range(s.NV)]
+        at, row = a + p*STEP, b + p*(s.LANES if pitch is None else pitch)
+        vectors = [k.load(row + v*s.V, vec(s.E, s.V), s.E.bytes * (s.V if pitch is None else 1))
+                   for v in range(acc.cols)]
         for i in range(acc.rows):
             x = k.broadcast(k.load(at + i*ROW), s.V)
-            for v in range(s.NV):
+            for v in range(acc.cols):
                 acc[i, v] = s.multiplied(k, x, vectors[v], acc[i, v])
 
 

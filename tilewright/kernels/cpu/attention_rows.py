@@ -24,7 +24,7 @@ from tilewright.kernels.cpu.attention_scores import Scores
 from tilewright.kernels.cpu.dot_tiles import in_order
 from tilewright.kernels.cpu.pool import job_fields
 from tilewright.kernels.narrow import memory_type, narrowed
-from tilewright.plans.cpu_attention import RowsSpec
+from tilewright.plans.cpu_attention import RowsSpec, rows_memory
 from tilewright.targets.cpu import CpuTarget
 
 JOB = jobs.ATTENTION_ROWS
@@ -34,11 +34,11 @@ def emit_rows(target: CpuTarget, *fields: Any) -> Function:
     """rows(job, tid): what thread `tid` of any team does. `fields`: of a RowsSpec."""
     spec = RowsSpec(*fields)
     named = f"attention_rows_{crc32(repr(spec).encode()):08x}"
-    task = _Part(target, spec, f"{named}_part")
+    task = Part(target, spec, f"{named}_part")
     return parts.claims(named, JOB, task.k.function)
 
 
-class _Part:
+class Part:
     """Records the work of one part of the keys of a kv head."""
 
     def __init__(self, target: CpuTarget, spec: RowsSpec, name: str) -> None:
@@ -54,45 +54,51 @@ class _Part:
         job, index, space = k.args
         types = dict.fromkeys(("k_at", "v_at"), self.M) | {"q_at": memory_type(spec.Q), "out_at": memory_type(spec.OUT)}
         g = self.g = job_fields(k, job, JOB, self.T, **types, lse_at=self.T, sinks=self.T, q_scales=self.T,
-                                k_scales=self.T, v_scales=self.T, rows=i64, table=i64, partials=self.T, counters=i64)
+                                k_scales=self.T, v_scales=self.T, rows=i64, table=i64, partials=self.T)
+        self.counters = (job + 8*len(JOB)).as_(i64)
         self.scale = k.cast(k.field(job, jobs.offsets(JOB)["scale"], f64), self.T)
         self.space, self.place, self.part = space.as_(self.T), index // g.parts, index % g.parts
         self.sequence, self.kv_head = self.place // g.kv_heads, self.place % g.kv_heads
         row = g.rows + self.sequence * len(jobs.SEQUENCE)
         self.queries, self.keys = row[1], row[3]
         self.shift = k.select(g.upper != 0, 0, self.keys - self.queries)
+        self.rows = k.constant(i64, spec.ROWS) if spec.ROWS else g.heads // g.kv_heads * self.queries
         self.SIZE = 2*self.V + self.WV              # numbers that a row of a part leaves
-        self.own = g.partials + index*(spec.ROWS * self.SIZE)
+        self.own = g.partials + index*(self.rows * self.SIZE)
         self.record()
 
     def record(self) -> None:
-        k, g, V = self.k, self.g, self.V
-        rows = self.memory("q")
-        for r in range(self.spec.ROWS):
-            head, query = self.head_and_query(r)
-            source = g.q_at + (self.sequence*g.q_s + head*g.q_h + query*g.q_i)
-            k.call(self.of_q, source, g.q_d, k.constant(i64, self.spec.SIZE), rows + r*self.W)
-            at = self.own + r*self.SIZE
-            k.store(at, k.constant(self.VT, -math.inf), self.T.bytes)
-            for c in range(V, self.SIZE, V):
-                k.store(at + c, k.constant(self.VT, 0), self.T.bytes)
+        k, g = self.k, self.g
+        with k.loop(self.rows) as r:
+            self.begin(r)
         low, high = self.ends(k.constant(i64, 0))[0], self.ends(self.queries - 1)[1]
         first = k.max(self.part * self.spec.PART, low // self.KEYS * self.KEYS)
         last = k.min(k.min(self.part*self.spec.PART + self.spec.PART, self.keys), high + 1)
         with k.loop(last, first, self.KEYS) as j0:
             self.block(j0, k.min(last - j0, self.KEYS))
-        with k.when(k.atomic_add(g.counters + self.place, 1, "acq_rel") == g.parts - 1):
-            for r in range(self.spec.ROWS):
+        with k.when(k.atomic_add(self.counters + self.place, 1, "acq_rel") == g.parts - 1):
+            with k.loop(self.rows) as r:
                 self.combine(r)
+
+    def begin(self, r: Value) -> None:
+        """A row's query, as words, and its state, in which nothing was seen."""
+        k, g, V = self.k, self.g, self.V
+        head, query = self.head_and_query(r)
+        source = g.q_at + (self.sequence*g.q_s + head*g.q_h + query*g.q_i)
+        k.call(self.of_q, source, g.q_d, k.constant(i64, self.spec.SIZE), self.memory("q") + r*self.W)
+        at = self.own + r*self.SIZE
+        k.store(at, k.constant(self.VT, -math.inf), self.T.bytes)
+        for c in range(V, self.SIZE, V):
+            k.store(at + c, k.constant(self.VT, 0), self.T.bytes)
 
     def memory(self, name: str) -> Value:
         """This thread's, by what it has."""
-        sizes = {"q": self.spec.ROWS*self.W, "scores": self.spec.ROWS*self.KEYS, "keys": self.KEYS*self.W,
-                 "values": self.KEYS*self.WV}
-        return self.space + sum(size for other, size in sizes.items() if [*sizes].index(other) < [*sizes].index(name))
+        sizes = rows_memory(self.spec, self.rows, self.V)
+        before = [*sizes.values()][:[*sizes].index(name)]
+        return self.space + sum(before, start=self.k.constant(i64, 0))
 
-    def head_and_query(self, r: int) -> tuple[Value, Value]:
-        row = self.k.constant(i64, r)
+    def head_and_query(self, r: int | Value) -> tuple[Value, Value]:
+        row = self.k._value(r, i64)
         return self.kv_head*(self.g.heads // self.g.kv_heads) + row // self.queries, row % self.queries
 
     def ends(self, query: Value) -> tuple[Value, Value]:
@@ -138,14 +144,12 @@ class _Part:
 
     def scored(self, r: int, j0: Value, n: Value, key: Value, step: Value) -> None:
         """Powers of a row's scores of a block in place of these, and its maximum, sum and values by the new maximum."""
-        k, g, V, spec, state = self.k, self.g, self.V, self.spec, self.own + r*self.SIZE
+        k, V, spec, state = self.k, self.V, self.spec, self.own + r*self.SIZE
         scores = self.memory("scores") + r*self.KEYS
         head, query = self.head_and_query(r)
         low, high = self.ends(query)
         own = self.memory("q") + r*self.W
-        scale = self.scale
-        if spec.FACTORS:
-            scale = scale * g.q_scales[self.sequence*g.heads + head] * g.k_scales[self.place]
+        scale = self.scale_of(head)
         largest = k.tile(1, 1, self.VT, zero=False)
         largest[0, 0] = k.load(state, self.VT, self.T.bytes)
         with k.loop(k.ceil_div(n, V)) as t:
@@ -170,7 +174,17 @@ class _Part:
                 y = k.select(k.lanes_below(k.max(k.min(low - first, V), 0), V), k.constant(self.VT, -math.inf), y)
             k.store(scores + t*V, y, self.T.bytes)
             largest[0, 0] = k.max(largest[0, 0], y)
-        most, size = largest[0, 0], V // 2
+        self.powers(state, scores, largest[0, 0], k.ceil_div(n, V))
+
+    def scale_of(self, head: Value) -> Value:
+        """What products of a head are multiplied by."""
+        g = self.g
+        factors = [g.q_scales[self.sequence*g.heads + head], g.k_scales[self.place]] if self.spec.FACTORS else []
+        return math.prod(factors, start=self.scale)
+
+    def powers(self, state: Value, scores: Value, most: Value, count: Value) -> None:
+        """So many vectors of a row's scores become powers, and its state goes on; lanes of `most` have the maximum."""
+        k, V, size = self.k, self.V, self.V // 2
         while size:
             most = k.max(most, k.shuffle(most, most, [e ^ size for e in range(V)]))
             size //= 2
@@ -178,7 +192,7 @@ class _Part:
         factor = exp_below(k, k.load(state, self.VT, self.T.bytes) - base)
         k.store(state, most, self.T.bytes)
         sums = k.tile(1, 1, self.VT)
-        with k.loop(k.ceil_div(n, V)) as t:
+        with k.loop(count) as t:
             p = exp_below(k, k.load(scores + t*V, self.VT, self.T.bytes) - base)
             k.store(scores + t*V, p, self.T.bytes)
             sums[0, 0] = sums[0, 0] + p
@@ -202,12 +216,12 @@ class _Part:
         for ij, at in places.items():
             k.store(at, acc[ij], self.T.bytes)
 
-    def combine(self, r: int) -> None:
+    def combine(self, r: Value) -> None:
         """The result of a row from its parts, in their order."""
         k, g, V, spec = self.k, self.g, self.V, self.spec
         head, query = self.head_and_query(r)
-        first = g.partials + (self.place*g.parts*(spec.ROWS*self.SIZE) + r*self.SIZE)
-        step = spec.ROWS * self.SIZE
+        first = g.partials + (self.place*g.parts*(self.rows*self.SIZE) + r*self.SIZE)
+        step = self.rows * self.SIZE
         start = k.broadcast(g.sinks[head], V) if spec.SINKS else k.constant(self.VT, -math.inf)
         most = k.tile(1, 1, self.VT, zero=False)
         most[0, 0] = start

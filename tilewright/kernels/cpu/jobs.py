@@ -118,7 +118,8 @@ ATTENTION_GRADIENTS = (         # kernels/cpu/attention_gradients.py: delta lies
     *ATTENTION, "do_at", "do_s", "do_h", "do_i", "do_d", "delta_at",
     "g_at", "g_s", "g_h", "g_i", "h_at", "h_s", "h_h", "h_i",       # of q, or of k and of v
 )
-ATTENTION_ROWS = (*ATTENTION, "partials", "counters", "parts")  # attention_rows.py: parts of a kv head's keys
+ATTENTION_ROWS = (*ATTENTION, "partials", "parts")      # attention_rows.py: parts of a kv head's keys; behind it a
+                                                        # counter for each of these heads, 0 at the start
 SEQUENCE = ("q_first", "queries", "k_first", "keys")
 READ = ("address", "s", "h", "i", "j")
 UNBOUNDED = 1 << 30             # for `before` and `after` without an end

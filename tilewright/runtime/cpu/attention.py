@@ -130,7 +130,6 @@ class Tasks(NamedTuple):
     function    0: there is nothing to do; `call` calls it
     fields      of the job, and `kept` what they point to
     each        bytes of a thread
-    counters    numbers that are 0 at the start
     own         bytes that tasks share: results of parts
     """
     function: int
@@ -140,14 +139,14 @@ class Tasks(NamedTuple):
     each: int
     on: Host
     kept: tuple[Any, ...]
-    counters: int
     own: int
 
     @classmethod
     def filled(cls, on: Host, function: int, names: Sequence[str], fields: Mapping[str, int], threads: int, each: int,
                kept: Sequence[Any], counters: int = 0, own: int = 0) -> Tasks:
-        return cls(function, on.callable(function), array("q", [fields.get(name, 0) for name in names]), threads,
-                   -(-each // 64) * 64, on, tuple(kept), counters, own)
+        """`counters`: numbers behind the fields, 0 at the start."""
+        job = array("q", [*(fields.get(name, 0) for name in names), *[0]*counters])
+        return cls(function, on.callable(function), job, threads, -(-each // 64) * 64, on, tuple(kept), own)
 
     def run(self, at: Sequence[int], *_: Any) -> bool:
         """The job for q, k, v, the result and the logarithms at these addresses; False (see runtime/repeats.py)."""
@@ -158,9 +157,8 @@ class Tasks(NamedTuple):
         team = on.reserve(self.threads) if self.threads > 1 else 1
         space = on.take(self.own + team*self.each)
         fields[SPACE], fields[SPACE + 1] = space.address + self.own, self.each
-        if self.counters:
-            counters = np.zeros(self.counters, np.int64)
-            fields[PARTIALS], fields[PARTIALS + 1] = space.address, on.of_table(counters)
+        if self.own:
+            fields[PARTIALS] = space.address
         try:
             if team > 1:
                 on.run_parts(self.function, on.job(fields), team, team, team)
@@ -179,16 +177,16 @@ def tasks_of(call: Attending, result: Array, lse: Array | None, threads: int, ta
     names: tuple[str, ...] = FIELDS
     heads, counters, own = p.sequences * p.kv_heads, 0, 0
     fields, kept = fields_of(call, result, lse, on)
-    if plan.algorithm == "attention_rows":
+    if plan.algorithm != "attention_strips":
         few = plans.rows_spec(case, plan)
         parts = max(-(-int(sequences(call)[:, 3].max(initial=0)) // few.PART), 1)
         count, size = parts * heads, formats.FORMATS[few.WORD].dtype.itemsize
         lanes, names = target.lanes(size), jobs.ATTENTION_ROWS
-        width, value_width = (-(-x // lanes) * lanes for x in (few.SIZE, few.VALUE_SIZE))
+        value_width, rows = -(-few.VALUE_SIZE // lanes) * lanes, p.group * p.queries
         fields |= {"count": count, "parts": parts}
-        counters, own = heads, -(-count * few.ROWS * (2*lanes + value_width) * size // 64) * 64
-        each = (few.ROWS*(width + few.KEYS) + few.KEYS*(width + value_width)) * size
-        emitter, spec = "attention_rows:emit_rows", tuple(few)
+        counters, own = heads, -(-count * rows * (2*lanes + value_width) * size // 64) * 64
+        each = sum(plans.rows_memory(few, rows, lanes).values()) * size
+        emitter, spec = "attention_rows:emit_rows" if few.ROWS else "attention_few:emit_few", tuple(few)
     else:
         strip_spec, strips = plans.spec(p, target, plan), plan.strips
         layout = Layout.on_target(strip_spec, target)
