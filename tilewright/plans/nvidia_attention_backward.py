@@ -140,9 +140,9 @@ def cost(p: Attention, plan: BackwardPlan, target: GpuTarget) -> Cost:
     heads, clocks = p.heads * (1 if p.ragged else p.sequences), target.sms * target.clock
     pairs = tile_pairs(p, m, KEYS)[0] * heads
     # bytes of a tile: two products of two operands in shared memory for each warpgroup, two of one, and one of two;
-    # slopes and sums are written, sums read, tiles brought
+    # slopes and sums are written, sums read, tiles brought, and numbers beside queries read by each lane
     operands = 2*2*(64 + m)*(d + dv) + 2*2*m*(d + dv) + 2*2*KEYS*(64 + min(d, 64))
-    moved = 2*m*KEYS + 2*4*m*d + 2*m*(d + dv)
+    moved = 2*m*KEYS + 2*4*m*d + 2*m*(d + dv) + 2*256*m
     parts = {"products": 2 * pairs * (3*d + 2*dv) / RATE, "powers": pairs / (POWERS * clocks),
              "shared memory": pairs / (m*KEYS) * (operands + moved) / (SHARED * clocks)}
     beside = p.queries * heads * (2*2*dv + 4*d + 4*d + 2*d) / target.bandwidth

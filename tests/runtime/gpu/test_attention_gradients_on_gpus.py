@@ -56,14 +56,14 @@ def tokens_first():
 
 
 def ragged():
-    arrays = dict(zip("qkv", normal((4, 170, 64), (2, 330, 64), (2, 330, 64))))
+    arrays = dict(zip("qkv", normal((2, 170, 64), (1, 330, 64), (1, 330, 64))))
     offsets = {"q_offsets": [0, 3, 3, 140, 168], "k_offsets": [0, 70, 90, 300, 300]}
-    return arrays | {name: np.array(x, np.int32) for name, x in offsets.items()}, normal((4, 170, 64))[0]
+    return arrays | {name: np.array(x, np.int32) for name, x in offsets.items()}, normal((2, 170, 64))[0]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("given", "how"), [
-    (lambda: case(70, 150, sequences=2, heads=4, kv_heads=2), {"causal": True, "by_lse": True}),
+    (lambda: case(40, 150, sequences=2), {"causal": True, "by_lse": True}),
     (tokens_first, {"window": (20, 5)}), (ragged, {"causal": True}), (ragged, {"deterministic": False, "by_lse": True}),
     (lambda: case(40, 33, size=128, value_size=96, dtype=np.float16), {"causal": "upper left", "scale": 0.2}),
 ], ids=["causal", "tokens first", "ragged causal", "ragged", "f16"])
