@@ -64,7 +64,7 @@ MOST = {
     "files over 400 lines": 0,
     "lines of the library": 74644,
     "lines of loop nests": 11659,
-    "lines of the lab": 27423,
+    "lines of the lab": 27686,
     "lines of other engines": 8183,
 }
 OTHERS = "dask/", "mpi/", "numpy/", "jax/", "checkpoints/", "torch/distributed/"  # what serves programs of others

@@ -32,6 +32,10 @@ CPU_LEGEND = """\
 Counted in the machine code of the loop with the most FMAs: nothing here is timed. `tilewright bench ladder` measures
 the steps on this machine."""
 
+ATTENTION_LEGEND = """\
+Bytes of global memory that threads ask for (of these, those of the matrix of scores) and of shared memory; instructions
+as recorded, of these matrix instructions; the largest error beside float64."""
+
 
 @app.command()
 def cpu(
@@ -153,6 +157,50 @@ def amd(
         output.fail(str(fault))
     if wrong := [f"{each} on {chip.name}: {said}" for (each, chip), (_, said) in zip(chosen, rows) if said]:
         output.fail(f"a product is wrong: {'; '.join(wrong)}")
+
+
+@app.command()
+def attention(
+    size: Annotated[int, typer.Option("--size", min=64, metavar="N", help="Queries and keys, a power of two.")] = 128,
+    target: common.TargetName = "sm_90a",
+    head: Annotated[int, typer.Option("--head", metavar="D", help="Elements of a query: 64 or 128.")] = 64,
+    measure: Annotated[int, typer.Option("--measure", min=0, metavar="N", help="Also time a CPU's steps at N queries.")
+                       ] = 0,
+    json: output.Json = None,
+) -> None:
+    """Attention in steps, naive to one pass in registers, on a CPU or on Hopper: each simulated, counted, and compared.
+
+    The first three are block programs, the others the kernels of tilewright.attention. docs/attention-derived.md shows
+    how a rule of the compiler makes the third of the first. Counts are of one head in the simulator; a step that is
+    wrong, or has a race, is exit status 1.
+    """
+    from tilewright.lab.ladder.attention_steps import ATTENTION_STEPS, counted, milliseconds
+    from tilewright.simulator import Fault
+    from tilewright.targets import CpuTarget
+
+    chip = common.target(target)
+    if size & (size - 1) or head not in (64, 128):
+        raise typer.BadParameter("--size is a power of two, and --head 64 or 128")
+    if chip.name != "sm_90a" and not isinstance(chip, CpuTarget):
+        raise typer.BadParameter(f"the ladder of attention is for CPUs and sm_90a, not {chip.name}")
+    steps = [step for step in ATTENTION_STEPS.values() if step.runs_on(chip)]
+    try:
+        found = [counted(step, chip, size, head) for step in steps]
+    except Fault as fault:
+        output.fail(str(fault))
+    headings = ["step", "launches", "global", "scores", "shared", "instructions", "matrix", "error"]
+    for row, step in zip(found, steps) if measure and isinstance(chip, CpuTarget) and chip.runnable else ():
+        row["ms"] = milliseconds(step, chip, measure, head)
+    headings += ["ms"] * ("ms" in found[0])
+    rows = [[f"{x:,}" if isinstance(x := row[name], int) else x if isinstance(x, str) else f"{x:.2g}"
+             for name in headings] for row in found]
+    ideas = output.listed((row["step"], row["idea"]) for row in found)
+    output.show(lambda: {"target": chip.name, "size": size, "head": head, "steps": found},
+                lambda: typer.echo(f"{size} queries and keys of {head} on {chip.name}, {SIMULATED}\n\n"
+                                   + output.table([headings, *rows], right=range(1, len(headings)))
+                                   + f"\n\n{ideas}\n\n{output.fill(ATTENTION_LEGEND)}"), json)
+    if wrong := [row["step"] for row in found if not row["right"]]:
+        output.fail(f"wrong: {', '.join(wrong)}")
 
 
 def _amd_step(name: str, chip: AmdTarget) -> tuple[list[str], str]:
