@@ -1,6 +1,6 @@
 """Attention on one thread of a CPU beside torch's, and the ladder of docs/attention.md.
 
-    python bench/attention_cpu.py [--ladder] [--seed N] [--rounds N]
+    python bench/attention_cpu.py [--ladder] [--seeds N,N] [--formats f32,bf16] [--rounds N] [--out FILE]
 
 Times are the thread's CPU time, medians of interleaved rounds, so that other processes count less than in wall time.
 """
@@ -10,11 +10,14 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 
 import tilewright as tw
+from tilewright.lab.bench import results
+from tilewright.targets import detect
 
 FIXED = [(1, 1, 1, 4096, 4096, 64, False), (1, 1, 1, 4096, 4096, 64, True), (1, 1, 1, 1, 32768, 64, False),
          (1, 32, 8, 1, 8192, 128, False)]
@@ -43,33 +46,51 @@ def shapes(seed: int, count: int = 8) -> list[tuple[int, int, int, int, int, int
     return found
 
 
-def beside_torch(seed: int, rounds: int) -> None:
+FORMATS = ("f32", "bf16", "f16", "i8", "e4m3fn")        # the last two: bf16 queries and a cache in that format
+CACHES = [(1, 32, 8, 1, 8192, 128, False), (1, 8, 2, 4, 4096, 128, False), (1, 8, 8, 1, 2000, 64, False)]
+TOLERANCES = {"f32": 1e-4, "f16": 5e-3}
+
+
+def beside_torch(seeds: list[int], rounds: int, formats: Sequence[str]) -> list[dict[str, object]]:
+    """Rows of a result file, which are printed. torch has no narrow caches: its own is in bf16 then."""
     import torch
 
     torch.set_num_threads(1)
     tw.set_num_threads(1)
     sdpa = torch.nn.functional.scaled_dot_product_attention
-    for dtype in (torch.float32, torch.bfloat16):
-        ratios = []
-        for n, (s, heads, kv_heads, queries, keys, size, causal) in enumerate(FIXED + shapes(seed)):
-            q, k, v = (torch.randn(s, h, x, size).to(dtype) for h, x in ((heads, queries), (kv_heads, keys),
-                                                                          (kv_heads, keys)))
+    dtypes = {"f32": torch.float32, "f16": torch.float16, "i8": torch.int8, "e4m3fn": torch.float8_e4m3fn}
+    rows = []
+    for name in formats:
+        ratios, narrow = [], name in FORMATS[3:]
+        dtype = torch.bfloat16 if narrow else dtypes.get(name, torch.bfloat16)
+        for drawn, shape in [(0, x) for x in (CACHES if narrow else FIXED)] + [
+                (seed, x) for seed in seeds if not narrow for x in shapes(seed)]:
+            s, heads, kv_heads, queries, keys, size, causal = shape
+            q, k, v = (torch.randn(s, h, x, size) for h, x in ((heads, queries), (kv_heads, keys), (kv_heads, keys)))
+            factors = {"k_scale": np.float32(1/32), "v_scale": np.float32(1/32)} if name == "i8" else {}
+            own = [(x*32).round().clamp(-127, 127) if name == "i8" else x for x in (k, v)] if narrow else [k, v]
+            q, own = q.to(dtype), [x.to(dtypes.get(name, dtype)) for x in own]
+            k, v = (x.to(dtype)/32 if name == "i8" else x.to(dtype) for x in own)
 
-            def ours(q=q, k=k, v=v, causal=causal) -> object:
-                return tw.attention(q, k, v, causal="upper left" if causal else False)
+            def ours(q=q, own=own, causal=causal, factors=factors) -> object:
+                return tw.attention(q, *own, causal="upper left" if causal else False, **factors)
 
             def theirs(q=q, k=k, v=v, causal=causal, gqa=heads != kv_heads) -> object:
                 return sdpa(q, k, v, is_causal=causal, enable_gqa=gqa)
 
             error = (ours().double() - theirs().double()).abs().max()
-            assert error < (1e-4 if dtype is torch.float32 else 0.05), error
+            assert error < TOLERANCES.get(name, 0.05), error
             a, b = times([ours, theirs], rounds)
-            ratios += [b / a] if n >= len(FIXED) else []
-            print(f"{str(dtype)[6:]:8} heads {heads:3}/{kv_heads} {queries:5} x {keys:5} D {size:3} "
+            ratios += [b / a] if drawn else []
+            rows.append({"format": name, "seed": drawn, "heads": heads, "kv_heads": kv_heads, "queries": queries,
+                         "keys": keys, "size": size, "causal": causal, "median_s": {"tilewright": a, "torch": b}})
+            print(f"{name:8} heads {heads:3}/{kv_heads} {queries:5} x {keys:5} D {size:3} "
                   f"{'causal' if causal else '      '} {a * 1e3:9.3f} ms  torch {b * 1e3:9.3f} {b / a:5.2f}",
                   flush=True)
-        print(f"{str(dtype)[6:]} random shapes, seed {seed}: geometric mean "
-              f"{statistics.geometric_mean(ratios):.2f}, least {min(ratios):.2f}", flush=True)
+        if ratios:
+            print(f"{name} random shapes, seeds {seeds}: geometric mean {statistics.geometric_mean(ratios):.2f}, least "
+                  f"{min(ratios):.2f}", flush=True)
+    return rows
 
 
 def naive(Q, K, V, S, O):
@@ -137,10 +158,14 @@ def ladder(rounds: int, n: int = 1024, d: int = 64) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ladder", action="store_true")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seeds", default="1")
+    parser.add_argument("--formats", default=",".join(FORMATS))
     parser.add_argument("--rounds", type=int, default=5)
-    given = parser.parse_args()
+    parser.add_argument("--out", type=Path)
+    given = results.options(parser, "out")
     if given.ladder:
         ladder(given.rounds)
     else:
-        beside_torch(given.seed, given.rounds)
+        found = beside_torch([*map(int, given.seeds.split(","))], given.rounds, given.formats.split(","))
+        if given.out:
+            results.write({"kind": "attention_cpu", "cpu": detect().model, "threads": 1, "rows": found}, given.out)

@@ -5,12 +5,13 @@ import struct
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tilewright import formats
+from tilewright.attention_problem import Attention
 from tilewright.kernels.cpu import jobs
 from tilewright.plans import asked, cpu_attention as plans
 from tilewright.plans.attention_choice import AttentionCase
@@ -18,6 +19,7 @@ from tilewright.plans.cpu_attention import CpuAttention, Layout
 from tilewright.plans.measured import choice
 from tilewright.rules.arguments import Array, ready
 from tilewright.rules.attending import Attending
+from tilewright.runtime import repeats
 from tilewright.runtime.cpu import amx, pool
 from tilewright.runtime.cpu.host import Host, host
 from tilewright.targets import CpuTarget, detect
@@ -63,6 +65,25 @@ def _overlap(out: Array, call: Attending) -> bool:
 def extended() -> CpuTarget:
     """The target of this process, with AMX where it may be used."""
     return amx.permitted(detect()).extended
+
+
+_planned: dict[Any, CpuAttention] = {}              # by case and target
+repeats.derived.append(_planned)
+
+
+def _chosen(case: AttentionCase, target: CpuTarget) -> CpuAttention:
+    found = _planned.get((case, target))
+    if found is None:
+        if len(_planned) >= repeats.MOST:
+            _planned.clear()
+        found = _planned[case, target] = choice.chosen(case, target)[0]
+    return found
+
+
+@lru_cache(maxsize=512)
+def _strips(p: Attention, target: CpuTarget, plan: CpuAttention) -> tuple[plans.Spec, Layout]:
+    spec = plans.spec(p, target, plan)
+    return spec, Layout.on_target(spec, target)
 
 
 def case_of(call: Attending, threads: int) -> AttentionCase:
@@ -173,7 +194,7 @@ def tasks_of(call: Attending, result: Array, lse: Array | None, threads: int, ta
              on: Host = host, plan: CpuAttention | None = None) -> Tasks:
     """What calls with such arrays do."""
     p, target, case = call.problem, target or extended(), case_of(call, threads)
-    plan = asked.runs(plan, case, target) if plan else choice.chosen(case, target)[0]
+    plan = asked.runs(plan, case, target) if plan else _chosen(case, target)
     names: tuple[str, ...] = FIELDS
     heads, counters, own = p.sequences * p.kv_heads, 0, 0
     fields, kept = fields_of(call, result, lse, on)
@@ -188,8 +209,7 @@ def tasks_of(call: Attending, result: Array, lse: Array | None, threads: int, ta
         each = sum(plans.rows_memory(few, rows, lanes).values()) * size
         emitter, spec = "attention_rows:emit_rows" if few.ROWS else "attention_few:emit_few", tuple(few)
     else:
-        strip_spec, strips = plans.spec(p, target, plan), plan.strips
-        layout = Layout.on_target(strip_spec, target)
+        (strip_spec, layout), strips = _strips(p, target, plan), plan.strips
         lanes = strip_spec.NV * target.lanes(8 if strip_spec.WORD == "f64" else 4)
         blocks = -(-p.group * int(sequences(call)[:, 1].max(initial=0)) // (lanes*strips))
         count = blocks * heads
