@@ -109,7 +109,7 @@ def test_calls(monkeypatch, name):
     check(monkeypatch, arrays(), **how)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", CALLS)
 def test_calls_by_mma(monkeypatch, name):
     """On chips without warpgroups' instructions."""
