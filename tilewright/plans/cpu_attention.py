@@ -24,7 +24,7 @@ BF16 = ("bf16", "e4m3fn", "i8")         # formats all numbers of which are bf16'
 FEW = {32: 8, 16: 4}        # queries of a kv head that go row by row, by vector registers
 PART, LEAST_PART = 1024, 256    # keys that a task of few rows takes; its results are combined in their order
 TASKS = 32                  # that there are to be
-MOST_FEW, TURN = 64, 6      # queries of a kv head whose lanes are keys; rows in whose time keys are turned
+MOST_FEW, TURN = 80, 2      # queries of a kv head whose lanes are keys; rows in whose time keys are turned
 FEW_HEADS, LONG = 4, 8192   # heads that are no work for all threads, and their keys
 
 
@@ -146,7 +146,7 @@ def _by_keys(case: AttentionCase, target: CpuTarget, lanes: int) -> bool:
     vectors = -(-rows // lanes)
     vectors += vectors % 2 if vectors > 4 else 0
     alone = p.sequences * p.kv_heads < FEW_HEADS and p.keys >= LONG
-    return not _not_few(p, target, "attention_few") and (rows + TURN < vectors*lanes or alone)
+    return not _not_few(p, target, "attention_few") and (rows + TURN <= vectors*lanes or alone)
 
 
 def _part(p: Attention) -> int:
