@@ -45,13 +45,14 @@ def test_a_plan_is_refused_with_its_reasons() -> None:
     assert any("shared memory" in why for why in found.violations)
     with pytest.raises(ValueError, match="plans for attention look like"):
         tw.explain(tw.Attention.parse(LLAMA), "sm_90a", "wgmma 128x128x64")
-    with pytest.raises(NotImplementedError, match="AMD"):
-        tw.plan(tw.Attention.parse(LLAMA), "gfx942")
+    with pytest.raises(NotImplementedError, match="sm_80 or later"):
+        tw.plan(tw.Attention.parse(LLAMA), "sm_75")
 
 
 @pytest.mark.parametrize(("text", "target", "plan"), [
     ("1x2x3x32 f32 keys=40", "x86-avx2", "attention_strips 8x14 strips=1"),
-    ("1x2x1x64 bf16 keys=130 kv_heads=1", "sm_90a", "attention_wgmma 64x64 stages=2 splits=2")])
+    ("1x2x1x64 bf16 keys=130 kv_heads=1", "sm_90a", "attention_wgmma 64x64 stages=2 splits=2"),
+    ("1x2x3x48 bf16 keys=40", "sm_86", "attention_mma 16x32 stages=2")])
 def test_simulated_by_name(text: str, target: str, plan: str) -> None:
     """`tilewright simulate` runs a kernel of attention beside float64, and `emit` writes its code."""
     said = CliRunner().invoke(app, ["simulate", "-a", text, "-t", target, "-p", plan])
