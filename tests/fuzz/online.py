@@ -156,7 +156,8 @@ def check(case: Case) -> None:
             np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance, equal_nan=True, err_msg=said)
         elif case["dtype"] == "f8":
             assert (x == y).all(), said
-    assert taken(case) != said.startswith("loops"), f"{said}\n{text}"
+    least_is_masked = case["task"] == "argmin" and case["mask"] in ("hidden", "beside")     # one of the columns outside
+    assert least_is_masked or taken(case) != said.startswith("loops"), f"{said}\n{text}"
 
 
 def taken(case: Case) -> bool:

@@ -63,7 +63,7 @@ MOST = {
     "functions over 60 lines": 36,
     "files over 400 lines": 0,
     "lines of the library": 74665,
-    "lines of loop nests": 11659,
+    "lines of loop nests": 11661,
     "lines of the lab": 27686,
     "lines of other engines": 8183,
 }

@@ -121,6 +121,8 @@ def _absorbed(name: str, xs: tuple[Term, ...]) -> Term | None:
         return LOW
     if (name == "mul" and ZERO in xs) or (name == "div" and first == ZERO):
         return ZERO
+    if name == "lt" and (second == LOW or first == HIGH):
+        return ("number", False)
     if name in ("max", "fmax") and LOW in xs:
         return second if first == LOW else first
     return None
