@@ -141,6 +141,7 @@ _HOME = {name: module for module, names in {
     "tilewright.simulator.product": "simulate",
     "tilewright.targets": "target",
 }.items() for name in names.split()}
+RECORDED = "matmul", "gemm", "contract", "grouped_matmul", "attention"
 __all__ = sorted(("__version__", *_HOME))
 
 
@@ -149,7 +150,7 @@ def _found(name: str) -> object:
         raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
     with forks.building:
         value = getattr(import_module(_HOME[name]), name)
-        if name in ("matmul", "gemm", "contract", "grouped_matmul") and os.environ.get("TILEWRIGHT_RECORD"):
+        if name in RECORDED and os.environ.get("TILEWRIGHT_RECORD"):
             value = import_module("tilewright.api.record").wrapped(name, value)
     globals()[name] = value  # so that this function is not asked again
     return value

@@ -39,6 +39,7 @@ from tilewright.formats import FORMATS
 # The score function's own parameters: the scaled product, the query's position, the key's index, the query head.
 SCORE = {OWN + "score": "float", OWN + "i": "int", OWN + "j": "int", OWN + "head": "int"}
 NUMBERS = ("keys", "kv_heads", "value_size", "scale", "softcap", "page")        # words of an attention's text
+REQUIRED = ("sequences", "heads", "kv_heads", "queries", "keys", "size", "q")
 FLAGS = ("upper", "sinks", "lse", "ragged", "factors")
 FLOATS = ("f32", "f64", "f16", "bf16")
 NARROW = ("e4m3fn", "i8")           # of keys and values, with factors; e4m3fn of queries, too
@@ -236,6 +237,12 @@ class Attention:
                              "causal', sequences x heads x queries x size of q, its format, and more words: "
                              f"{', '.join(f'{name}=N' for name in NUMBERS)}, causal, window=BEFORE,AFTER, "
                              f"{', '.join(FLAGS)}") from None
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields that are not usual, by name: what JSON can say, and Attention takes again."""
+        usual = Attention(self.sequences, self.heads, self.kv_heads, self.queries, self.keys, self.size, q=self.q)
+        return {name: x for name, x in vars(self).items() if name in REQUIRED or x != getattr(usual, name)}
 
     @property
     def band(self) -> str:

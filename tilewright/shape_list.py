@@ -4,7 +4,11 @@
 
 m, n and k are required; a, b, out, layout, batch, scales, epilogue, prologue_a, prologue_b and semiring are those of a
 Gemm, with its defaults; functions are their texts. What else is known
-of the calls: see `Listed`. Lines of one product are one entry, whose count is their sum; so files can be concatenated.
+of the calls: see `Listed`. An attention is a line with the fields of an Attention that are not usual:
+
+    {"attention": {"sequences": 1, "heads": 32, "kv_heads": 8, "queries": 4096, "keys": 4096, "size": 128, "q": "bf16"}}
+
+ Lines of one product are one entry, whose count is their sum; so files can be concatenated.
 """
 from __future__ import annotations
 
@@ -15,6 +19,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from tilewright import inputs, targets
+from tilewright.attention_problem import Attention
 from tilewright.problem import Gemm
 
 OF_GEMM = ("m", "n", "k", "a", "b", "out", "layout", "batch", "scales", "epilogue", "prologue_a", "prologue_b",
@@ -26,7 +31,7 @@ KINDS: dict[str, tuple[type, ...]] = {"threads": (int,), "target": (str,), "algo
 
 @dataclass(frozen=True)
 class Listed:
-    """A product, and how it was called.
+    """A product or an attention, and how it was called.
 
     threads     that the call might use, on a CPU; None: not known
     target      the name of what it ran on; None: not known
@@ -36,7 +41,7 @@ class Listed:
     align       bytes, a power of two up to 16, of which the addresses of all operands were multiples
     count       calls
     """
-    problem: Gemm
+    problem: Any                # a Gemm, or an Attention
     threads: int | None = None
     target: str | None = None
     algorithm: str | None = None
@@ -57,6 +62,8 @@ class Listed:
     def to_json(self) -> str:
         """One line, without the fields that have their defaults."""
         more = {f.name: getattr(self, f.name) for f in fields(self)[1:] if getattr(self, f.name) != f.default}
+        if isinstance(self.problem, Attention):
+            return json.dumps({"attention": self.problem.fields} | more)
         of_gemm = {name: getattr(self.problem, name) for name in OF_GEMM}
         usual = {"batch": 1, **dict.fromkeys(OF_GEMM[8:], "")}
         return json.dumps({name: value for name, value in of_gemm.items() if value != usual.get(name)} | more)
@@ -70,9 +77,10 @@ class Listed:
             raise ValueError(f"this is not JSON: {error}") from None
         if not isinstance(found, dict):
             raise ValueError("a shape is an object, {...}")
-        if lacks := [name for name in OF_GEMM[:3] if name not in found]:
+        attention = found.pop("attention", None)
+        if lacks := [] if attention else [name for name in OF_GEMM[:3] if name not in found]:
             raise ValueError(f"the shape lacks {', '.join(lacks)}")
-        if unknown := [name for name in found if name not in (*OF_GEMM, *KINDS)]:
+        if unknown := [name for name in found if name not in (*(() if attention else OF_GEMM), *KINDS)]:
             raise ValueError(f"a shape has no field {unknown[0]!r}; it may have {', '.join((*OF_GEMM, *KINDS))}")
         more = {name: found[name] for name in KINDS if found.get(name) is not None}
         for name, value in more.items():
@@ -84,6 +92,8 @@ class Listed:
         if "target" in more:
             targets.target(more["target"])
         try:
+            if attention:
+                return cls(Attention(**attention), **more)
             return cls(Gemm(**{name: found[name] for name in OF_GEMM if name in found}), **more)
         except TypeError as error:
             raise ValueError(str(error)) from None

@@ -9,6 +9,7 @@ import pytest
 import tilewright as tw
 from tests.helpers.command_line import call, refused
 from tests.helpers.processes import printed
+from tilewright import shape_list
 from tilewright.compiled import bundles
 from tilewright.compiler import bundle
 from tilewright.compiler.bundle import Chosen, Index, Piece, Product, Refused, Target
@@ -184,6 +185,48 @@ def test_a_cpus_products_without_llvm(tmp_path):
     script = PRODUCTS.format(path=str(path), problems=problems)
     assert printed(script, TILEWRIGHT_CACHE_DIR=str(cache)).split() == ["6"]
     assert not cache.exists(), "something was compiled"
+
+
+ATTENTION = """
+import sys
+sys.modules["llvmlite"] = None          # an import of it fails
+import numpy as np
+import tilewright as tw
+kernels = tw.load({path!r})
+tw.set_num_threads(1)
+for problem, causal in ((tw.Attention.parse(text), "causal" in text) for text in {texts!r}):
+    q, k = (np.ones((1, h, n, problem.size), np.float32) for h, n in (
+        (problem.heads, problem.queries), (problem.kv_heads, problem.keys)))
+    for _ in range(2):
+        assert abs(tw.attention(q, k, k, causal=causal) - 1).max() < 1e-5, problem
+    if not causal:
+        assert abs(kernels[str(problem) + "_t1"](q, k, k) - 1).max() < 1e-5, problem
+print(len(kernels), *sorted(name for name in sys.modules if "tilewright.ir" in name))
+"""
+
+
+def test_a_cpus_attention_without_llvm(tmp_path):
+    """What a program called is recorded, built into a bundle, and runs without a compiler."""
+    texts, path = ("1x4x30x16 f32 keys=70 causal", "1x4x1x16 f32 keys=90 kv_heads=2"), tmp_path / "kernels.twk"
+    shapes = tmp_path / "shapes.jsonl"
+    calls = "import numpy as np, tilewright as tw; tw.set_num_threads(1)\n" + "\n".join(
+        f"q, k = np.ones({(1, p.heads, p.queries, p.size)}, 'f4'), np.ones({(1, p.kv_heads, p.keys, p.size)}, 'f4')\n"
+        f"tw.attention(q, k, k, causal={'causal' in str(p)})" for p in map(tw.Attention.parse, texts))
+    printed(calls, TILEWRIGHT_RECORD=str(shapes))
+    assert {str(each.problem) for each in shape_list.read(shapes)} == {*texts}
+    tw.build(shapes, path, workers=1)
+    cache = tmp_path / "cache"
+    script = ATTENTION.format(path=str(path), texts=texts)
+    assert printed(script, TILEWRIGHT_CACHE_DIR=str(cache)).split() == ["2"]
+    assert not cache.exists(), "something was compiled"
+
+
+def test_attention_for_a_gpu(tmp_path):
+    built = tw.build([tw.Attention.parse("1x2x70x64 bf16")], tmp_path / "kernels.twk", "sm_90a", workers=1)
+    assert built.names == ("1x2x70x64 bf16",)
+    found = bundle.Bundle(built.path)
+    assert [chosen.plan.split()[0] for chosen in found.plans.values()] == ["attention_wgmma"]
+    assert any("kernels.nvidia.attention:emit_attention" in piece.key for piece in found.index.pieces)
 
 
 def test_what_cannot_be_built(tmp_path):

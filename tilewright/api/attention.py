@@ -100,6 +100,7 @@ def _again(q: Any, k: Any, v: Any, how: tuple[Any, ...]) -> Any:
     return None if asked is None else repeats.again(where, asked, (q, k, v), (None,))
 
 
+SIGNATURE = inspect.signature(attention)
 BESIDE = ("sinks", "q_scale", "k_scale", "v_scale", "q_offsets", "k_offsets", "table", "lengths")
 
 
@@ -107,7 +108,7 @@ def problem_of_call(function: Any, args: Sequence[Any], more: Mapping[str, Any])
     """The problem of a call of attention, or of a partial of it, with these arguments; of arrays on a GPU as shadows.
     TypeError and ValueError as of the call."""
     args, more = (*getattr(function, "args", ()), *args), {**getattr(function, "keywords", {}), **more}
-    bound = inspect.signature(attention).bind(*args, **more)
+    bound = SIGNATURE.bind(*args, **more)
     bound.apply_defaults()
     named = bound.arguments
     arrays = {name: named[name] for name in (*"qkv", *BESIDE)}

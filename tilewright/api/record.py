@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.api import tensors
+from tilewright.api import attention, tensors
 from tilewright.expressions import remembered
 from tilewright.expressions.semiring import Semiring, semiring
 from tilewright.formats.quantized import Quantized
@@ -72,6 +72,28 @@ class Recorder:
             self.count(a, b, result[0] if isinstance(result, tuple) else result, options)
             return result
         return counted
+
+    def attending(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """tilewright.attention with its calls counted."""
+        @wraps(function)
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            result = function(*args, **kwargs)
+            try:
+                library = library_of(*args[:3])
+                problem = attention.problem_of_call(function, args, kwargs)
+                target = detect() if library is None else library.platform.driver.device(
+                    library.device(args[0])).target
+                threads = None if library else kwargs.get("threads") or pool.get_num_threads()
+                self.add(Listed(problem, threads, target.name))
+            except Exception as error:          # recording must not stop a program
+                self.missed[f"attention were not recorded: {type(error).__name__}"] += 1
+            return result
+        return counted
+
+    def add(self, found: Listed) -> None:
+        """Count a call."""
+        self.listed[found] = found
+        self.counts[found] = self.counts.get(found, 0) + 1
 
     def missing(self, function: Callable[..., Any], why: str) -> Callable[..., Any]:
         """The function with its calls counted as calls whose products are not known."""
@@ -234,6 +256,8 @@ def wrapped(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     found = recorder()
     if found is None:
         return function
+    if name == "attention":
+        return found.attending(function)
     return found.recording(function, FIRST[name]) if name in FIRST else found.missing(function, MISSING[name])
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from tilewright import __version__, forks, targets
+from tilewright.attention_problem import Attention
 from tilewright.compiled import compile as compiling, packed_weights
-from tilewright.compiled.base import CompiledGemm
 from tilewright.compiler import bundle, checked_file, sources
 from tilewright.compiler.checked_file import PANELS, Refused
 from tilewright.plans import asked, gpu
@@ -39,12 +39,12 @@ class Bundle:
     def names(self) -> list[str]:
         return [*self._products]
 
-    def __getitem__(self, name: str) -> CompiledGemm:
+    def __getitem__(self, name: str) -> Any:
         """KeyError, with the names that there are, for another."""
         if name not in self._products:
             raise KeyError(f"{self.path} has no kernel {name!r}; it has: {', '.join(self.names)}")
         found = self._products[name]
-        return compiling.compile(Gemm(**found.problem), self.target, found.plans[0].plan)
+        return compiling.compile(problem_of(found.problem), self.target, found.plans[0].plan)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._products)
@@ -57,6 +57,11 @@ class Bundle:
 
     def __repr__(self) -> str:
         return f"<Bundle {self.path}: {plural(len(self), 'product')} on {self.target.name}>"
+
+
+def problem_of(fields: dict[str, Any]) -> Gemm | Attention:
+    """The problem with these fields."""
+    return Attention(**fields) if "heads" in fields else Gemm(**fields)
 
 
 def load(path: str | os.PathLike[str]) -> Any:
@@ -103,10 +108,10 @@ def _check_version(path: Path, index: bundle.Index) -> None:
 def _check_products(path: Path, content: bundle.Bundle, target: Any) -> None:
     """Refuse a bundle whose problems or plans cannot be read. Whether a plan can run a shape is judged at its use."""
     for product in content.index.products:
-        Gemm(**product.problem)
+        problem_of(product.problem)
     try:
         for each in content.plans.values():
-            asked.plan(each.plan, target)
+            asked.plan(each.plan, target, None)
     except ValueError as error:
         raise Refused(f"{path} has a plan that is none: {error}") from None
 

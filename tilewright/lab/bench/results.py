@@ -37,7 +37,7 @@ INTERRUPTED = "interrupted"  # how a session's note begins after Ctrl-C
 BESIDE = "tilewright beside"  # the row of Case.beside
 NUMPY, CUBLAS = "numpy", "cuBLAS"  # the peers that tables compare with, whichever is the fastest
 CELLS = "never-lose", "random", "einsum"  # reports of many products, each beside its fastest peer
-SUITES = "elementwise", "weights", "epilogues", "contract"  # of records (study.py)
+SUITES = "elementwise", "weights", "epilogues", "contract", "attention_calls"  # of records (study.py)
 OWN = *SUITES, "simulated", "startup", "tiles"  # names in Report.extra of figures that are no results of cases
 ABSENT = "absent"  # how the error begins where this version or machine does not have a product
 

@@ -271,6 +271,32 @@ def einsum(
 
 
 @app.command()
+def attention(
+    seed: Annotated[int | None, typer.Option(help="Shapes drawn by this seed.", show_default="the project's own shapes")
+                    ] = None,
+    count: Annotated[int, typer.Option(min=1, help="How many are drawn of each format.")] = 20,
+    only: Annotated[list[str] | None, _list("--format", "-f", help="f32, f64, f16, bf16.",
+                                            default="f32,bf16; on a GPU bf16")] = None,
+    device: Annotated[str, typer.Option(help="cpu, or cuda for an NVIDIA GPU.")] = "cpu",
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer rounds, and of the project's shapes four.")] = False,
+    threads: Threads = None,
+    number: Annotated[int, typer.Option(min=0, help="The CUDA device's number.")] = 0,
+    json: Json = None,
+    html: Html = None,
+) -> None:
+    """Compare attention with torch's: on a GPU with cuDNN, FlashAttention-2 and flex_attention, in CUDA graphs.
+
+    Rows of every result are compared with float64 first. Prints for each format and peer the geometric mean of the
+    ratios and the least.
+    """
+    if device not in ("cpu", "cuda"):
+        raise BadInput(f"--device must be cpu or cuda, got {device!r}")
+    cpu = device == "cpu"
+    _run("attention", {"device": "cpu" if cpu else "gpu", "seed": seed, "count": count}, only=only,
+         threads=threads if cpu else ["1"], quick=quick, device=number, json=json, html=html)
+
+
+@app.command()
 def tiles(
     dtype: Annotated[str, typer.Option("--dtype", "-d", help="f32 or f64.")] = "f32",
     target: common.TargetName = "native",

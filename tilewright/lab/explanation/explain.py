@@ -57,7 +57,7 @@ def explain(what: Any, *args: Any, target: Any = None, plan: Any = None, measure
     if hasattr(what, "problem") and hasattr(what, "plan"):              # a CompiledGemm
         _only(what, grid=grid, plan=plan, algorithm=algorithm, target=target, arguments=args or None)
         what, args, target, plan = what.problem, (), what.target, what.plan
-    if getattr(what, "func", what) is attention:
+    if getattr(what, "func", getattr(what, "__wrapped__", what)) is attention:
         target = device_of(args) if target is None else target
         what, args = problem_of_call(what, args, call), ()
     elif call:

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from tilewright import __version__, outputs, shape_list
-from tilewright.compiled.base import CompiledGemm
+from tilewright.attention_problem import Attention
 from tilewright.compiler import bundle, ptxas, sources
 from tilewright.compiler.artefact import Asked
 from tilewright.lab.measure import machine
 from tilewright.lab.tuner.compiling import compile_all
-from tilewright.lab.tuner.space import Space
+from tilewright.lab.tuner.space import space_of
 from tilewright.plans.measured import choice
 from tilewright.problem import Gemm
 from tilewright.shape_list import Listed
@@ -23,7 +23,7 @@ from tilewright.targets.machine import cpus
 from tilewright.text import plural, size
 
 HOSTS = ("entry:emit_entry", (object.__basicsize__,)), ("pool:emit_pool", ())
-Shapes = Iterable[Gemm | Listed] | str | os.PathLike[str]
+Shapes = Iterable[Gemm | Attention | Listed] | str | os.PathLike[str]
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def build(shapes: Shapes, path: str | os.PathLike[str], target: Any = None, *,
           listen: Callable[[str], object] | None = None) -> Built:
     """Compile kernels for many products ahead of time, into one file: see tilewright.load.
 
-    shapes      Gemms, or the path of a file of shapes, as TILEWRIGHT_RECORD writes it (docs/tuning.md)
+    shapes      Gemms and Attentions, or the path of a file of shapes, as TILEWRIGHT_RECORD writes it (docs/tuning.md)
     path        the file, which is written whole or not at all
     target      a record, or the name of one: "sm_90a", "gfx942", "x86-avx512", "zen4"; by default this machine's
                 processor. It need not be here
@@ -67,7 +67,7 @@ def build(shapes: Shapes, path: str | os.PathLike[str], target: Any = None, *,
         each if isinstance(each, Listed) else Listed(each) for each in shapes]
     left_out: dict[str, str] = {}
     say("plans")
-    products: dict[str, tuple[CompiledGemm, int]] = {}
+    products: dict[str, tuple[Any, int]] = {}
     for each in wanted:
         if why := each.unlike(chip):
             left_out[str(each.problem)] = why
@@ -75,7 +75,7 @@ def build(shapes: Shapes, path: str | os.PathLike[str], target: Any = None, *,
         for count in counts or [each.threads]:
             try:
                 kernel, used = _kernel(each.problem, chip, count)
-            except (ValueError, TypeError) as error:
+            except (ValueError, TypeError, NotImplementedError) as error:
                 left_out[str(each.problem)] = " ".join(str(error).split())
             else:
                 products[f"{each.problem}_t{used}" if isinstance(chip, CpuTarget) else str(each.problem)] = kernel, used
@@ -102,11 +102,11 @@ def _counts(threads: Any, chip: Any) -> list[int | None]:
     return found
 
 
-def _kernel(problem: Gemm, chip: Any, count: int | None) -> tuple[CompiledGemm, int]:
-    """The kernel that tilewright.matmul would run, and with how many threads it is called."""
+def _kernel(problem: Any, chip: Any, count: int | None) -> tuple[Any, int]:
+    """The kernel that tilewright.matmul or attention would run, and with how many threads it is called."""
     if not problem.flops:
         raise ValueError("the product is empty: there is no code")
-    there = Space(problem, chip, count)
+    there = space_of(problem, chip, count)
     return there.kernel(there.in_use if there.planned else None), there.threads
 
 
@@ -118,7 +118,7 @@ def _host_code(chip: Any) -> list[Asked]:
             for row in cpu.ISAS for emit, args in HOSTS]
 
 
-def _packed(chip: Any, products: dict[str, tuple[CompiledGemm, int]], asked: list[Asked]) -> bytes:
+def _packed(chip: Any, products: dict[str, tuple[Any, int]], asked: list[Asked]) -> bytes:
     """The file."""
     with ThreadPoolExecutor(cpus().count) as pool:                  # an assembler is a process of its own
         codes = [each.content() for each in asked]
@@ -134,7 +134,7 @@ def _packed(chip: Any, products: dict[str, tuple[CompiledGemm, int]], asked: lis
     return bundle.packed(index, [code + each for code, each in zip(codes, machines)])
 
 
-def _chosen(kernel: CompiledGemm) -> tuple[bundle.Chosen, ...]:
+def _chosen(kernel: Any) -> tuple[bundle.Chosen, ...]:
     return tuple(bundle.Chosen(shape.key, str(plan), choice.chosen(shape, kernel.code_target)[1] == choice.MEASURED)
                  for shape, plan in kernel.chosen)
 

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tilewright.attention_problem import Attention
 from tilewright.lab.tuner.search import CPU_S, GPU_S, Result, tune
-from tilewright.lab.tuner.space import Space, here
+from tilewright.lab.tuner.space import here, space_of
 from tilewright.plans.measured import choice
 from tilewright.problem import Gemm
 from tilewright.runtime.cpu import engine
@@ -19,7 +20,7 @@ from tilewright.targets import CpuTarget
 @dataclass(frozen=True)
 class Task:
     """A product to be measured, by so many threads; on a GPU None. `reason`: why it is not, or ""."""
-    problem: Gemm
+    problem: Gemm | Attention
     threads: int | None
     reason: str = ""
 
@@ -42,7 +43,7 @@ def tasks(listed: Iterable[Listed], chip: Any, threads: Iterable[int | None] = (
     there = chip if on_cpu else here(chip)
     found: dict[Task, None] = {}
     for each in listed:
-        if on_cpu and each.problem.batch > 1:                   # products of a batch run by the plan of one
+        if on_cpu and isinstance(each.problem, Gemm) and each.problem.batch > 1:    # a batch runs by the plan of one
             each = replace(each, problem=replace(each.problem, batch=1))
         for count in (list(threads) or [each.threads or engine.default_threads(chip)]) if on_cpu else [None]:
             before = not again and _tuned(each.problem, there, count)
@@ -50,13 +51,13 @@ def tasks(listed: Iterable[Listed], chip: Any, threads: Iterable[int | None] = (
     return [*found]
 
 
-def _tuned(problem: Gemm, chip: Any, threads: int | None) -> bool:
+def _tuned(problem: Any, chip: Any, threads: int | None) -> bool:
     if not problem.flops:
         return False
     try:
-        there = Space(problem, chip, threads)
+        there = space_of(problem, chip, threads)
         return choice.tuned(there.shape, there.target)
-    except (ValueError, TypeError):             # tune says why
+    except (ValueError, TypeError, NotImplementedError):        # tune says why
         return False
 
 
