@@ -62,9 +62,9 @@ MOST = {
     "lines of the body of matmul": 31,
     "functions over 60 lines": 36,
     "files over 400 lines": 0,
-    "lines of the library": 74665,
+    "lines of the library": 74713,
     "lines of loop nests": 11661,
-    "lines of the lab": 27686,
+    "lines of the lab": 27916,
     "lines of other engines": 8183,
 }
 OTHERS = "dask/", "mpi/", "numpy/", "jax/", "checkpoints/", "torch/distributed/"  # what serves programs of others

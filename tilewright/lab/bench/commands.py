@@ -238,7 +238,7 @@ def simulate(n: int, target_name: str, options: Options, console: Console) -> in
             bar.advance()
     report.extra["simulated"] = [asdict(c) for c in found]
     report.extra["ptxas"] = study.assembler()
-    return _finish(report, options, console)
+    return finish(report, options, console)
 
 
 def startup(rounds: int, options: Options, console: Console) -> int:
@@ -250,7 +250,7 @@ def startup(rounds: int, options: Options, console: Console) -> int:
     with Progress(console, "starting processes", rounds * len(study.PROGRAMS)) as bar:
         samples = study.run(rounds, bar.advance)
     report.extra["startup"] = {name: list(sample.seconds) for name, sample in samples.items()}
-    return _finish(report, options, console)
+    return finish(report, options, console)
 
 
 def tiles(target: CpuTarget, dtype: str, options: Options, console: Console) -> int:
@@ -262,7 +262,7 @@ def tiles(target: CpuTarget, dtype: str, options: Options, console: Console) -> 
     before = Load.now()
     report.extra |= study.run(target, dtype, options.quick, console)
     report.sessions.append(Session(1, NATIVE, **Load.now().beside(before)))  # type: ignore[arg-type]
-    return _finish(report, options, console)
+    return finish(report, options, console)
 
 
 def records(kind: str, options: Options, console: Console) -> int:
@@ -277,44 +277,7 @@ def records(kind: str, options: Options, console: Console) -> int:
         for each in study.records(suite, sizes, options.threads, options.quick, bar.update):
             bar.advance()
             found.append(each)
-    return _finish(report, options, console)
-
-
-def attention(options: Options, console: Console, device: str = CPU, seed: int | None = None, count: int = 20) -> int:
-    """`tilewright bench attention`: calls beside torch's, on CPUs or a GPU."""
-    import tilewright as tw
-    from tilewright.lab.bench.gpu_device import TorchDevice
-    from tilewright.lab.bench.suites import attention_calls as suite
-
-    check_outputs(options)
-    on = TorchDevice(options.device) if device == GPU else None
-    report = Report.start("attention_calls", **options.recorded(), device=device, seed=seed, count=count)
-    if on is not None:
-        report.machine["gpu"] = on.describe()
-    found = report.extra["attention_calls"] = []
-    kinds = options.only or suite.FORMATS_OF["cuda" if on else "cpu"]
-    every = suite.problems(seed, count, kinds, "cuda" if on else "cpu")
-    every = every[:4] if options.quick and seed is None else every
-    before = tw.get_num_threads()
-    with Progress(console, "starting", len(every) * len(options.threads)) as bar:
-        try:
-            for threads in options.threads:
-                tw.set_num_threads(threads)
-                for problem in every:
-                    bar.update(str(problem))
-                    case = suite.make(problem, threads, on)
-                    rules = study.gpu_rules(options.quick) if on else Rules.choose(threads, options.quick)
-                    found.append({"case": str(problem), "n": problem.queries, "threads": threads, "bytes": case.bytes,
-                                  "memory": None, **study.row(case, rules, on)})
-                    bar.advance()
-        finally:
-            tw.set_num_threads(before)
-    for line in suite.means(found):
-        console.print(line, highlight=False)
-    for x in found:
-        for side, why in x["failed"].items():
-            console.print(f"{x['case']}: {side}: {why}", highlight=False)
-    return _finish(report, options, console) or int(any(study.OURS in x["failed"] for x in found))
+    return finish(report, options, console)
 
 
 # ---- what they share
@@ -364,7 +327,7 @@ def _measure(kind: str, cases: list[Case] | Callable[[int], list[Case]], rules: 
     if peaks and not report.interrupted:
         report.extra["peak_gflops"] = measured_peaks(peaks, options)
     report.extra["seconds"] = round(time.monotonic() - began, 1)
-    return _finish(report, options, console)
+    return finish(report, options, console)
 
 
 def listener(bar: Progress) -> Callable[[Job, dict[str, Any]], None]:
@@ -384,7 +347,7 @@ def listener(bar: Progress) -> Callable[[Job, dict[str, Any]], None]:
     return listen
 
 
-def _finish(report: Report, options: Options, console: Console) -> int:
+def finish(report: Report, options: Options, console: Console) -> int:
     """Show and write; returns the exit status."""
     reports.show(report, console)
     if "seconds" in report.extra:

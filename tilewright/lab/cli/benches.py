@@ -1,5 +1,6 @@
 """tilewright bench and its studies."""
 
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -292,7 +293,7 @@ def attention(
     if device not in ("cpu", "cuda"):
         raise BadInput(f"--device must be cpu or cuda, got {device!r}")
     cpu = device == "cpu"
-    _run("attention", {"device": "cpu" if cpu else "gpu", "seed": seed, "count": count}, only=only,
+    _run("attention", {"device": "cpu" if cpu else "gpu", "seed": seed, "count": count}, "attention", only=only,
          threads=threads if cpu else ["1"], quick=quick, device=number, json=json, html=html)
 
 
@@ -379,11 +380,11 @@ def compare(
         raise typer.Exit(1)
 
 
-def _run(study: str, extra: dict[str, Any] | None = None, *, json: Path | None,
+def _run(study: str, extra: dict[str, Any] | None = None, home: str = "commands", *, json: Path | None,
          suite: list[str] | None = None, dtype: list[str] | None = None, threads: list[str] | None = None,
          sizes: list[str] | None = None, only: list[str] | None = None, peers: list[str] | None = None,
          **more: Any) -> NoReturn:
-    """A study of bench.commands with these options, and with what it takes beside them."""
+    """A study of bench.commands, or of another module, with these options, and with what it takes beside them."""
     from tilewright.lab.bench import commands
 
     options = commands.Options(
@@ -392,4 +393,5 @@ def _run(study: str, extra: dict[str, Any] | None = None, *, json: Path | None,
         sizes=common.numbers(sizes, [], "--sizes"), peers=common.listed(peers) or None, json=json, **more,
     )
     console = common.console(json == output.STDOUT)
-    raise typer.Exit(getattr(commands, study)(options=options, console=console, **(extra or {})))
+    run = getattr(import_module(f"tilewright.lab.bench.{home}"), study)
+    raise typer.Exit(run(options=options, console=console, **(extra or {})))

@@ -1,0 +1,35 @@
+"""`tilewright bench attention`: the same shapes for the same seed, wrong rows are noticed, and means of the ratios."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilewright.attention_problem import Attention
+from tilewright.lab.bench import study
+from tilewright.lab.bench.suites import attention_calls as suite
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_shapes(device: str) -> None:
+    drawn = suite.problems(7, 30, ["bf16"], device)
+    assert drawn == suite.problems(7, 30, ["bf16"], device) != suite.problems(8, 30, ["bf16"], device)
+    assert all(Attention.parse(str(x)) == x and x.keys >= x.queries for x in drawn)
+    assert {x.band for x in drawn} == {"", "causal"}
+    assert len(suite.problems(None, 0, ["bf16"], device)) == (14 if device == "cuda" else 4)
+
+
+def test_rows_are_compared() -> None:
+    torch = pytest.importorskip("torch")
+    problem = Attention.parse("1x4x33x64 f32 kv_heads=2 causal upper")
+    case = suite.make(problem, 1)
+    for side, ((call, tensors),) in case.sides.items():
+        result = call(*tensors)
+        assert case.wrong(side, result) == ""
+        assert "from float64's" in case.wrong(side, torch.roll(result, 1, -1))
+    assert set(case.sides) == {study.OURS, "torch"}
+
+
+def test_means() -> None:
+    rows = [{"case": "1x1x9x64 f32", "threads": 1, "seconds": {study.OURS: [1.0, 1.0], "torch": [x, x]}}
+            for x in (1.0, 4.0)]
+    assert suite.means(rows) == ["f32, 1 threads, beside torch: geometric mean 2.00, least 1.00 of 2"]
