@@ -48,7 +48,7 @@ def test_a_descriptor_there_and_back():
     (lambda: Layout.cyclic((3, -1), (1, 1), (1, 1)), r"shape must be two whole numbers, 0 or more, not \(3, -1\)"),
     (lambda: Layout.cyclic((3, 3), (0, 1), (1, 1)), r"blocks must be two whole numbers, 1 or more, not \(0, 1\)"),
     (lambda: Layout.cyclic((3, 3), (1, 1), (2, 2), (0, 2)), r"first must be a process of the grid of 2 x 2, not"),
-    (lambda: Layout.of_descriptor((1, 0, 3, 3), (1, 1)), "descriptor must have 9 numbers, dtype, ctxt, m, .* not 4"),
+    (lambda: Layout.of_descriptor((1, 0, 3, 3), (1, 1)), r"descriptor must have 9 numbers, dtype, ctxt, m, .* not \(1, 0, 3, 3\)"),
     (lambda: Layout.of_descriptor((2, 0, 3, 3, 1, 1, 0, 0, 3), (1, 1)), "must begin with 1, .* not 2"),
     (lambda: Layout.of_descriptor((1, 0, 3, 3, 1, 1, 0, 0, 3), (1, 1), "x"), 'order must be "row" or "column", not'),
     (lambda: Layout(Cyclic(4, 2, 2), Cyclic(4, 2, 2), (0, 1, 2, 2)), "ranks must be 4 different ranks"),
@@ -56,6 +56,17 @@ def test_a_descriptor_there_and_back():
 def test_what_there_cannot_be_is_refused(given, said):
     with pytest.raises(ValueError, match=said):
         given()
+
+
+@pytest.mark.parametrize(("shape", "grid", "said"), [
+    ((3, 3), (0, 1), r"grid must be two whole numbers, 1 or more, not \(0, 1\)"), ((3, 3), None, "grid must be two"),
+    ("ab", (1, 1), "shape must be two whole numbers, 0 or more, not 'ab'"), ((3,), (1, 1), r"not \(3,\)"),
+])
+def test_blocks_that_there_cannot_be(shape, grid, said):
+    with pytest.raises(ValueError, match=said):
+        Layout.blocks(shape, grid)
+    with pytest.raises(ValueError, match="descriptor must have 9 numbers"):
+        Layout.of_descriptor(grid, (1, 1))
 
 
 def test_each_element_has_one_rank_and_the_transposed_layout_the_transposed_part():

@@ -289,6 +289,17 @@ def test_a_rank_that_hangs_is_named_after_the_timeout():
     assert all("has not heard from rank 2: hanging" in text for i, (_, text) in enumerate(found) if i != 2)
 
 
+def test_a_matrix_of_the_other_byte_order_is_scattered():
+    a = np.arange(42, dtype=">f4").reshape(6, 7)
+
+    def work(team):
+        x = mpi.Matrix.scatter(team, a if team.rank == 0 else None, mpi.Layout.blocks((6, 7), (2, 1)))
+        with pytest.raises(TypeError, match="local is a masked array"):
+            mpi.Matrix(team, x.layout, np.ma.masked_array(x.local))
+        return mpi.matmul(x, x.T).gather()
+    assert np.array_equal(mpi.run_threads(2, work)[0], a @ a.T)
+
+
 def test_teams_and_matrices_refuse_what_they_cannot_be():
     with pytest.raises(ValueError, match='progress must be "thread", "blocks" or None, not 3'):
         mpi.Team(object(), progress=3)

@@ -109,6 +109,14 @@ def even(length: int, parts: int, unit: int = 1) -> Ranges:
     return Ranges(tuple(min(length, units * (p + 1) // parts * unit) for p in range(parts)))
 
 
+def _whole(value: Any, least: int) -> bool:
+    """Whether these are two whole numbers, so large or larger."""
+    try:
+        return len(value) == 2 and all(int(x) == x >= least for x in value)
+    except (TypeError, ValueError):
+        return False
+
+
 @dataclass(frozen=True)
 class Layout:
     """How a matrix lies on a grid of processes: rows by one axis, columns by the other.
@@ -143,8 +151,8 @@ class Layout:
         given = (("shape", shape, 0, None), ("blocks", blocks, 1, None), ("grid", grid, 1, None),
                  ("first", first, 0, grid))
         for name, value, least, below in given:
-            if len(value) != 2 or any(int(x) != x or x < least for x in value):
-                raise ValueError(f"{name} must be two whole numbers, {least} or more, not {tuple(value)}")
+            if not _whole(value, least):
+                raise ValueError(f"{name} must be two whole numbers, {least} or more, not {value!r}")
             if below is not None and any(x >= y for x, y in zip(value, below)):
                 raise ValueError(f"{name} must be a process of the grid of {below[0]} x {below[1]}, not {tuple(value)}")
         rows, cols = (Cyclic(*map(int, x)) for x in zip(shape, blocks, grid, first))
@@ -153,7 +161,8 @@ class Layout:
     @classmethod
     def blocks(cls, shape: Sequence[int], grid: Sequence[int]) -> Layout:
         """One block for each process, as large as that of the others but at the ends."""
-        return cls.cyclic(shape, [max(1, -(-n // parts)) for n, parts in zip(shape, grid)], grid)
+        one = cls.cyclic(shape, (1, 1), grid)           # which checks both
+        return cls.cyclic(shape, [max(1, -(-x.length // x.parts)) for x in (one.rows, one.cols)], grid)
 
     @classmethod
     def of_descriptor(cls, descriptor: Sequence[int], grid: Sequence[int], order: str = "row") -> Layout:
@@ -162,8 +171,8 @@ class Layout:
 
         ValueError for other kinds of matrix, and for numbers that there cannot be.
         """
-        if len(descriptor) != 9:
-            raise ValueError(f"descriptor must have 9 numbers, {', '.join(DESCRIPTOR)}, not {len(descriptor)}")
+        if np.ndim(descriptor) != 1 or len(descriptor) != 9:
+            raise ValueError(f"descriptor must have 9 numbers, {', '.join(DESCRIPTOR)}, not {descriptor!r}")
         if descriptor[0] != BLOCK_CYCLIC:
             raise ValueError(f"descriptor must begin with {BLOCK_CYCLIC}, a dense block-cyclic matrix, not "
                              f"{descriptor[0]}")

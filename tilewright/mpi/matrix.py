@@ -13,6 +13,7 @@ from tilewright.mpi.device import OnDevice, on_device
 from tilewright.mpi.layouts import Layout, select, slices
 from tilewright.mpi.report import Report
 from tilewright.mpi.team import MOVE, Team, finished
+from tilewright.rules import arguments
 from tilewright.runtime.gpu.arrays import dtype_of
 
 Array = NDArray[Any]
@@ -72,6 +73,8 @@ class Matrix:
                             f"tilewright.quantize, not {type(self.local).__name__}")
         if on_device(self.local):
             dtype_of(self.local.dtype, "local")
+        elif isinstance(self.local, np.ma.MaskedArray):
+            raise TypeError("local is a masked array, whose mask a product cannot honour; pass local.filled(0)")
         elif not stores.known(self.local):
             raise TypeError(f"local has dtype {self.local.dtype}, which tilewright does not multiply")
         wanted = self.layout.local_shape(self.team.rank)
@@ -109,7 +112,7 @@ class Matrix:
             check_root(root, team)
             if team.rank != root:
                 return {"layout": layout, "root": root}, ""
-            if formats.find(np.asarray(array).dtype) is None:
+            if formats.find(arguments.operand(array, "array", 0).dtype) is None:
                 raise TypeError(f"array has dtype {np.asarray(array).dtype}, which tilewright does not multiply")
             if np.shape(array) != layout.shape:
                 raise ValueError(f"array must have the shape of layout, {layout.shape}, not {np.shape(array)}")
@@ -119,7 +122,7 @@ class Matrix:
         with team.together():
             dtype = formats.get(team.everyone(name.encode())[root].decode()).dtype
             whole = whole_at(layout.shape, root)
-            local = np.asarray(array) if team.rank == root else np.empty((0, 0), dtype)
+            local = np.asarray(array, dtype) if team.rank == root else np.empty((0, 0), dtype)
             return cls.trusted(team, layout, moved(team, local, whole, layout, Report()))
 
     def gather(self, root: int | None = 0) -> Array | None:
