@@ -48,7 +48,7 @@ def test_a_descriptor_there_and_back():
     (lambda: Layout.cyclic((3, -1), (1, 1), (1, 1)), r"shape must be two whole numbers, 0 or more, not \(3, -1\)"),
     (lambda: Layout.cyclic((3, 3), (0, 1), (1, 1)), r"blocks must be two whole numbers, 1 or more, not \(0, 1\)"),
     (lambda: Layout.cyclic((3, 3), (1, 1), (2, 2), (0, 2)), r"first must be a process of the grid of 2 x 2, not"),
-    (lambda: Layout.of_descriptor((1, 0, 3, 3), (1, 1)), r"descriptor must have 9 numbers, dtype, ctxt, m, .* not \(1, 0, 3, 3\)"),
+    (lambda: Layout.of_descriptor((1, 0, 3, 3), (1, 1)), r"must have 9 numbers, dtype, ctxt, .* not \(1, 0, 3, 3\)"),
     (lambda: Layout.of_descriptor((2, 0, 3, 3, 1, 1, 0, 0, 3), (1, 1)), "must begin with 1, .* not 2"),
     (lambda: Layout.of_descriptor((1, 0, 3, 3, 1, 1, 0, 0, 3), (1, 1), "x"), 'order must be "row" or "column", not'),
     (lambda: Layout(Cyclic(4, 2, 2), Cyclic(4, 2, 2), (0, 1, 2, 2)), "ranks must be 4 different ranks"),

@@ -244,3 +244,17 @@ def test_repeated_on_a_gpu_with_one_array_twice(monkeypatch):
         fast(left, right, c)
         on.finish()
         np.testing.assert_array_equal(z, want)
+
+
+def test_arguments_that_there_are_none_of_are_refused():
+    loops, shapes = contractions.three_loops, [(3, 3)] * 3
+    fast, x = tw.optimize(loops, *shapes, search=False), np.ones((3, 3), np.float32)
+    for call, error, text in (
+            (lambda: tw.optimize(loops, *shapes, temporary=["Z"]), ValueError, "temporary must be .* and has 'Z'"),
+            (lambda: tw.optimize(loops, *shapes, temporary="C"), ValueError, "temporary must be a list"),
+            (lambda: tw.optimize(loops, *shapes, target="zz"), ValueError, "there is no target 'zz'"),
+            (lambda: fast(x, x, x.copy(), x), TypeError, "is given 4 arguments"),
+            (lambda: fast(np.ma.masked_array(x), x, x.copy()), TypeError, "A is a masked array"),
+            (lambda: tw.loops(loops)(x, np.ma.masked_array(x), x.copy()), TypeError, "B is a masked array")):
+        with pytest.raises(error, match=text):
+            call()

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from tilewright import targets
 from tilewright.api import tensors
 from tilewright.ir import Function
 from tilewright.nests.domain import check
@@ -69,6 +70,8 @@ def optimize(f: Callable[..., Any] | Loops | Function, *args: Any, grid: int | S
 
     Refused, a TypeError with the line, for what loops may not contain, and subscripts that may be outside of an array.
     """
+    if target is not None:
+        target = targets.target(target)
     args = tuple([np.ones(x, np.float32) if _is_shape(x) else x for x in args])
     if isinstance(f, Function):
         nest = _in_order(recorded.nest(f, 1 if grid is None else grid))
@@ -83,6 +86,9 @@ def optimize(f: Callable[..., Any] | Loops | Function, *args: Any, grid: int | S
             raise TypeError(f"{python.__name__}{inspect.signature(python)} is given {len(args)} arguments")
         given = look(names, args)
         nest = read(python, [kind(name, x) for name, x in zip(names, given.seen)])
+    if isinstance(temporary, str) or (unknown := {*temporary} - {p.name for p in nest.parameters}):
+        said = repr(temporary) if isinstance(temporary, str) else ", ".join(sorted(map(repr, unknown)))
+        raise ValueError(f"temporary must be a list of names of arrays of {nest.name}, and has {said}")
     found = Optimized(nest, given, target, temporary=tuple(temporary))
     if isinstance(f, Function):
         found.smaller = lambda shapes, sizes: ((_in_order(n), *more) for n, *more in launches.smaller(
@@ -213,7 +219,7 @@ class Optimized:
         """Compute the results of these arguments, which are laid out like those that it was made for."""
         if named or len(args) != len(self.layout):
             left = self.names[len(args):]
-            if set(left) != named.keys():
+            if len(args) > len(self.layout) or set(left) != named.keys():
                 raise TypeError(f"{self.nest.name} takes ({', '.join(self.names)}), and is given {len(args)} arguments "
                                 f"by position and {', '.join(named) or 'none'} by name")
             args = (*args, *[named[name] for name in left])

@@ -54,6 +54,8 @@ def look(names: Sequence[str], args: Sequence[Any], gpu: str | bool | None = Non
     seen, places = list[Any](), dict[Any, str]()
     for name, x in zip(names, args, strict=True):
         y = x.item() if isinstance(x, Numbers) else tensors.array(x, name, True) if tensors.present(x) else x
+        if isinstance(y, np.ma.MaskedArray):
+            raise TypeError(f"{name} is a masked array, whose mask loops cannot honour; pass {name}.filled(0)")
         if isinstance(y, np.ndarray):
             places.setdefault("the host", name)
         elif isinstance(y, int):
