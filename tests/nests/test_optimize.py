@@ -253,6 +253,8 @@ def test_arguments_that_there_are_none_of_are_refused():
             (lambda: tw.optimize(loops, *shapes, temporary=["Z"]), ValueError, "temporary must be .* and has 'Z'"),
             (lambda: tw.optimize(loops, *shapes, temporary="C"), ValueError, "temporary must be a list"),
             (lambda: tw.optimize(loops, *shapes, target="zz"), ValueError, "there is no target 'zz'"),
+            (lambda: tw.schedule(loops, x, x, x.copy()).split("i", "3"), ValueError, "a whole number of rounds, 1 or"),
+            (lambda: tw.schedule(loops, x, x, x.copy())(x, x), TypeError, "is given 2 arguments"),
             (lambda: fast(x, x, x.copy(), x), TypeError, "is given 4 arguments"),
             (lambda: fast(np.ma.masked_array(x), x, x.copy()), TypeError, "A is a masked array"),
             (lambda: tw.loops(loops)(x, np.ma.masked_array(x), x.copy()), TypeError, "B is a masked array")):

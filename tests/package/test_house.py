@@ -63,9 +63,9 @@ MOST = {
     "functions over 60 lines": 36,
     "files over 400 lines": 0,
     "lines of the library": 74713,
-    "lines of loop nests": 11661,
+    "lines of loop nests": 11677,
     "lines of the lab": 27916,
-    "lines of other engines": 8183,
+    "lines of other engines": 8195,
 }
 OTHERS = "dask/", "mpi/", "numpy/", "jax/", "checkpoints/", "torch/distributed/"  # what serves programs of others
 NESTS = "nests/"         # the folder of users' loops, counted by itself: it is no part of how products are made

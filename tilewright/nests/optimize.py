@@ -70,8 +70,6 @@ def optimize(f: Callable[..., Any] | Loops | Function, *args: Any, grid: int | S
 
     Refused, a TypeError with the line, for what loops may not contain, and subscripts that may be outside of an array.
     """
-    if target is not None:
-        target = targets.target(target)
     args = tuple([np.ones(x, np.float32) if _is_shape(x) else x for x in args])
     if isinstance(f, Function):
         nest = _in_order(recorded.nest(f, 1 if grid is None else grid))
@@ -86,10 +84,7 @@ def optimize(f: Callable[..., Any] | Loops | Function, *args: Any, grid: int | S
             raise TypeError(f"{python.__name__}{inspect.signature(python)} is given {len(args)} arguments")
         given = look(names, args)
         nest = read(python, [kind(name, x) for name, x in zip(names, given.seen)])
-    if isinstance(temporary, str) or (unknown := {*temporary} - {p.name for p in nest.parameters}):
-        said = repr(temporary) if isinstance(temporary, str) else ", ".join(sorted(map(repr, unknown)))
-        raise ValueError(f"temporary must be a list of names of arrays of {nest.name}, and has {said}")
-    found = Optimized(nest, given, target, temporary=tuple(temporary))
+    found = Optimized(nest, given, target, temporary=_named(nest, temporary))
     if isinstance(f, Function):
         found.smaller = lambda shapes, sizes: ((_in_order(n), *more) for n, *more in launches.smaller(
             f, 1 if grid is None else grid, shapes, sizes))
@@ -104,6 +99,15 @@ def optimize(f: Callable[..., Any] | Loops | Function, *args: Any, grid: int | S
         if step.loops is not None:
             step.schedule(given, target, timed, progress)
     return found
+
+
+def _named(nest: LoopNest, temporary: Sequence[str]) -> tuple[str, ...]:
+    """temporary= of these loops. ValueError for names of no array."""
+    unknown = {*temporary} - {p.name for p in nest.parameters}
+    if isinstance(temporary, str) or unknown:
+        said = repr(temporary) if isinstance(temporary, str) else ", ".join(sorted(map(repr, unknown)))
+        raise ValueError(f"temporary must be a list of names of arrays of {nest.name}, and has {said}")
+    return tuple(temporary)
 
 
 def _is_shape(x: Any) -> bool:
@@ -201,7 +205,8 @@ class Optimized:
         if isinstance(whole, Online):
             self.steps: list[Step] = [Fused(nest, whole)]
             return
-        self.steps = [Step(nest, part, arrays, block, target or given.gpu) for part in found]
+        chip = given.gpu if target is None else targets.target(target)
+        self.steps = [Step(nest, part, arrays, block, chip) for part in found]
         for step in self.steps if whole and temporary else ():
             step.part.reason = step.part.reason and f"{step.part.reason}; no reduction of all: {whole}"
 

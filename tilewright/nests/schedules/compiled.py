@@ -52,7 +52,10 @@ class Compiled:
         """Run on arrays of the schedule's shapes, strides and formats, in place. ValueError for others."""
         from tilewright.runtime.run import run
 
-        given = dict(zip([p.name for p in self.nest.parameters], args, strict=True))
+        names = [p.name for p in self.nest.parameters]
+        if len(args) != len(names):
+            raise TypeError(f"{self.nest.name} takes ({', '.join(names)}), and is given {len(args)} arguments")
+        given = dict(zip(names, args, strict=True))
         self._checked(given)
         try:
             space = self._spaces.pop()          # of an earlier call that is over

@@ -33,8 +33,8 @@ PLACES = {f"block.{x}": 1 << 31 for x in "xyz"} | {"thread.x": 1024, "thread.y":
 def split(s: Scheduled, name: str, factor: int, outer: str, inner: str, tail: str) -> Done:
     if tail not in ("divide", "cut", "predicate"):
         raise Illegal(f'tail is "divide", "cut" or "predicate", not {tail!r}')
-    if factor < 1:
-        raise Illegal(f"tiles have 1 round or more, not {factor}")
+    if not isinstance(factor, int) or factor < 1:
+        raise Illegal(f"tiles have a whole number of rounds, 1 or more, not {factor!r}")
     loops = s.named(name)
     for new in {outer, inner} - {name}:
         if any(x.index == new for x in s.loops):
