@@ -186,6 +186,9 @@ def train(given: Tensor, compiled: bool, net: nn.Module) -> tuple[study.Launch, 
 
 # ---- cases
 
+ATTENTION = "attention"         # a kind: tilewright's products, as "float", and its attention
+
+
 class Job(NamedTuple):
     """A model, and a phase of it."""
 
@@ -201,11 +204,15 @@ class Job(NamedTuple):
         theirs, wanted = self.phase(base)
         for kind in ("float",) if self.training else kinds:
             try:
-                net = twt.convert(copy.deepcopy(base), kind)
+                plain = kind in ("float", ATTENTION)
+                net = twt.convert(copy.deepcopy(base), "float" if plain else kind)
+                if kind == ATTENTION:
+                    twt.register_attention()
+                    net.set_attn_implementation("tilewright")
                 if hasattr(net.config, "num_experts"):
                     net.set_experts_implementation("tilewright")
                 launch, result = self.phase(net)
-                like = wanted if kind == "float" else self.phase(dequantized(copy.deepcopy(net)))[1]
+                like = wanted if plain else self.phase(dequantized(copy.deepcopy(net)))[1]
                 wrong = study.near(result, like, LIMITS.get(kind, 0.03))
                 sides: dict[str, list[Any]] = {study.OURS: [launch], "torch": [theirs]}
             except Exception as error:
