@@ -19,7 +19,7 @@ def test_steps_on_hopper() -> None:
     assert len(steps) == 6
     assert naive["shared"] > 10 * tiled["shared"]
     assert tiled["scores"] > online["scores"] == 0
-    assert online["instructions"] > 1.5 * registers["instructions"]
+    assert online["instructions"] > registers["instructions"]
     assert turns["matrix"]
 
 
