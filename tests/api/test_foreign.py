@@ -96,3 +96,9 @@ def test_jax():
         np.testing.assert_allclose(np.asarray(found, np.float32), x @ x.T, rtol=0.01)
     with pytest.raises(ValueError, match="out is read-only"):
         tw.matmul(a, a.T, out=jax.numpy.zeros((3, 3)))
+
+
+def test_attention_gives_arrays_of_the_caller():
+    x = xp.ones((3, 4), dtype=xp.float32)
+    for found in (tw.attention(x, x, x), *tw.attention(x, x, x, bias=xp.ones((3, 3)), return_lse=True)):
+        assert type(found) is type(x)

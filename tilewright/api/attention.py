@@ -191,9 +191,5 @@ def _on_host(given: dict[str, Any], asked: Asked, out: Any, threads: int | None,
         known = where.asked((*given.values(), None), how, pool.get_num_threads())
         if known is not None:
             repeats.remember(known, tasks.run, [*arrays.values()], [result], shape=call.shape)
-    shaped = out if out is not None else result.reshape(call.shape)
-    shaped = tensors.tensor(shaped) if as_tensors and out is None else shaped
-    if lse is None:
-        return shaped
-    logs = lse.reshape(call.shape[:-1])
-    return shaped, tensors.tensor(logs) if as_tensors else logs
+    shaped = out if out is not None else tensors.like(result.reshape(call.shape), *given.values())
+    return shaped if lse is None else (shaped, tensors.like(lse.reshape(call.shape[:-1]), *given.values(), out))

@@ -56,6 +56,12 @@ def tensor(x: Any) -> Any:
     return torch.from_numpy(x.view(f"i{x.itemsize}")).view(dtype) if x.ndim else tensor(x[None])[0]
 
 
+def like(x: Any, *given: Any) -> Any:
+    """A new array as one of the library of what is given, NumPy's or another one's."""
+    others = [y for y in given if foreign.knows(y)]
+    return foreign.result(x, others[0]) if others else tensor(x) if present(*given) else x
+
+
 def _torchs(dtype: np.dtype[Any]) -> Any:
     """torch's dtype for a format; None for one that torch has no tensors of."""
     name = dtype.name
