@@ -54,6 +54,7 @@ ENTRIES: dict[str, tuple[tuple[Any, ...], Any]] = {
     "cuMemFreeAsync": ((POINTER, POINTER), None),
     "cuStreamIsCapturing": ((POINTER, POINTER), ctypes.c_int),
     "cuStreamGetId": ((POINTER, POINTER), ctypes.c_uint64),
+    "cuMemsetD32Async": ((ctypes.c_uint64, ctypes.c_uint32, ctypes.c_size_t, POINTER), None),
     "cuTensorMapEncodeTiled": ((POINTER, NUMBER, NUMBER, *(POINTER,) * 5, *(NUMBER,) * 4), None),
     "cuTensorMapEncodeIm2col": ((POINTER, NUMBER, NUMBER, *(POINTER,) * 5, NUMBER, NUMBER, POINTER, *(NUMBER,) * 4),
                                 None),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,10 @@ import pytest
 import tilewright as tw
 from tests.doubles.fake_arrays import Tensor
 from tests.helpers.gpus import aligned, machine
+from tests.helpers.graphs import capture
 from tilewright import formats
+from tilewright.runtime.cuda import module
+from tilewright.runtime.gpu.recipe import Recipe
 
 pytestmark = pytest.mark.sampled
 
@@ -154,3 +158,68 @@ def test_batches_of_small_matrices(kind, target):
         a, b = (tw.quantize(x, kind, axis=axis) for x, axis in zip(matrices, (-1, -2)))
         wanted = tw.dequantize(a, "f64") @ tw.dequantize(b, "f64")
     np.testing.assert_allclose(tw.simulate(kernel, a, b).result, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_calls_like_earlier_ones_launch_at_once(monkeypatch):
+    """Without the long way: passes, the product, and the one behind it for numbers that bf16 lacks, whose flag is clear
+    before each call; by another alpha; and in a graph."""
+    on, long_way = machine(monkeypatch, "sm_90a"), []
+    whole = on.engine.matmul
+    monkeypatch.setattr(on.engine, "matmul", lambda *args: long_way.append(args) or whole(*args))
+
+    def call(seed, special=False, alpha=1.0):
+        a, b = blocked(20, 70, seed=seed), blocked(70, 24, axis=-2, seed=seed + 1)
+        if special:
+            a.elements[7] &= 0x83
+            a.scales[7], b.scales[...] = 0, 200
+        check(on, tw.matmul(there(on, a), there(on, b), alpha=alpha), a, b, alpha)
+        return len(on.machine.launches)
+    launches = call(0)
+    assert [call(2 + i, *how) for i, how in enumerate([(True, 3.0), ()])] == [
+        launches * i for i in (2, 3)]
+    assert len(long_way) == 1 and launches == 6
+    stream, (a, b) = module.Stream(), (blocked(20, 70), blocked(70, 24, axis=-2, seed=1))
+    x, y = there(on, a), there(on, b)
+    on.finish()
+    sys.modules["torch"].current = stream.handle
+    with capture(stream) as graph:
+        found = tw.matmul(x, y)
+    graph.launch(stream)
+    stream.synchronize()
+    check(on, found, a, b)
+    assert len(long_way) == 1
+
+
+def test_complex_calls_like_earlier_ones_take_their_streams_workspace(monkeypatch):
+    """At once where there is one; by way of the recipe on a new stream, and in a graph."""
+    on, long_way, slow = machine(monkeypatch, "sm_90a"), [], []
+    whole, run = on.engine.matmul, Recipe.run
+    monkeypatch.setattr(on.engine, "matmul", lambda *args: long_way.append(args) or whole(*args))
+    monkeypatch.setattr(Recipe, "run", lambda *args: slow.append(args) or run(*args))
+    torch = sys.modules["torch"]
+
+    def call(seed, alpha=1.0):
+        rng = np.random.default_rng(seed)
+        a, b = (aligned(rng.integers(-4, 5, (*s, 2)).astype(np.float32).view(np.complex64)[..., 0])
+                for s in ((20, 300), (300, 24)))
+        slow.clear()
+        return tw.matmul(on.array(a), on.array(b), alpha=alpha), alpha * (a @ b)
+
+    def right(seed, **how):
+        found, wanted = call(seed, **how)
+        on.finish()
+        np.testing.assert_array_equal(found.host, wanted)
+        return len(slow)
+    assert right(0) == 1
+    assert right(1) == 0
+    stream = module.Stream()
+    torch.current = stream.handle
+    assert [right(i) for i in (3, 4)] == [1, 0]
+    with capture(stream) as graph:
+        found, wanted = call(5)
+    assert len(slow) == 1
+    for _ in range(2):
+        graph.launch(stream)
+        stream.synchronize()
+        np.testing.assert_array_equal(found.host, wanted)
+    assert len(long_way) == 1

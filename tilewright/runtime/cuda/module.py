@@ -285,6 +285,16 @@ class Answers:
             raise error(status, "cuStreamIsCapturing")
         return self.room.value != 0
 
+    def resting(self, stream: int, context: int) -> int | None:
+        """The stream's own number; None while it is recording a graph, or if another context is current."""
+        at, room = self.at, self.room
+        if self.get_context(at) or room.value != context:
+            return None
+        room.value = 0
+        if self._is_capturing(stream, at) or room.value or self._get_number(stream, at):
+            return None
+        return room.value
+
     def number(self, stream: int) -> int:
         """The stream's own, which no other stream of this process will have."""
         status = self._get_number(stream, self.at)
@@ -350,6 +360,16 @@ class Prepared(launches.Prepared):
         else:
             with self.function.device.current():
                 launch(stream, arguments)
+
+    @staticmethod
+    def together(stream: int, launches: Sequence[Sequence[Any]], blocks: Sequence[Any], at: int, size: int) -> None:
+        """As gpu.launch.Prepared.together, for the device that is current, as it is where memory was allocated."""
+        if size:
+            fill(at, 0, size, stream)
+        for (each, *_), arguments in zip(launches, blocks):
+            config = each._configs.get(stream) or each._configure(stream)
+            if each._launch(config[0], each._handle, arguments.address, None):
+                each.launch(stream, arguments)          # whose error has the driver's words
 
     def _configure(self, stream: Any) -> tuple[int, Config]:
         config = Config(self.grid, (*self.function.threads, 1), self.function.dynamic, handle_of(stream))

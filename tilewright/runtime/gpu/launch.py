@@ -188,6 +188,7 @@ class Prepared:
     """
 
     function: Any
+    context: int = 0            # of its device, where the driver has such
 
     def __init__(self, function: Any, grid: Sequence[int], args: Args) -> None:
         self.function, self.grid = function, (*map(int, grid), 1, 1)[:3]
@@ -215,6 +216,16 @@ class Prepared:
         """`launch(stream, arguments)` while the device is current."""
         with self.function.device.current():
             launch(stream, arguments)
+
+    @staticmethod
+    def together(stream: int, launches: Sequence[Sequence[Any]], blocks: Sequence[Any], at: int, size: int) -> None:
+        """Clear `size` bytes, a multiple of 4, from an address on; then launch one after the other. `launches`: each
+        has a Prepared first; `blocks`: their arguments."""
+        device = launches[0][0].function.device
+        with device.current():
+            launches[0][0].function.library.fill(at, 0, size, stream)
+            for (each, *_), arguments in zip(launches, blocks):
+                each.launch(stream, arguments)
 
     def holding(self, arguments: Any) -> Any:
         """The launch with these arguments."""

@@ -26,7 +26,7 @@ from tilewright.runtime import repeats
 from tilewright.runtime.gpu import complex_products, dlpack, operands
 from tilewright.runtime.gpu.arrays import HIP, Library, shadow
 from tilewright.runtime.gpu.operands import address, format_of, leading, letter, stacks, transposed
-from tilewright.runtime.gpu.program import Kernel, Number, Product, Program, write_number
+from tilewright.runtime.gpu.program import ALIGNMENT, Kernel, Number, Product, Program, write_number
 from tilewright.runtime.gpu.recipe import Recipe
 from tilewright.runtime.program import Buffers, Recorder
 
@@ -114,8 +114,10 @@ class Run:
         a, b, c, *more = [x if type(x) is int else address(x) for x in arrays]
         recipe.run(a, b, c, alpha, beta, self.stream, *more)
         if self.recorder is not None:
-            launch = recipe.fixed(a, b, c, alpha, beta, *more)
-            self.recorder.step(partial(Product, recipe, alpha, beta, launch), arrays)
+            if recipe.only is None:             # the program has their workspace among its temporaries
+                arrays = *arrays, shadow(ALIGNMENT, (recipe.room,), (1,), np.dtype(np.uint8))
+                self.recorder.temporaries.append(arrays[-1])
+            self.recorder.step(partial(Product, recipe, alpha, beta), arrays)
 
     def not_repeated(self) -> None:
         """Notes that the call does what its program would not."""

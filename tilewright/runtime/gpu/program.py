@@ -6,16 +6,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from tilewright.rules.arguments import Array
+from tilewright.runtime.gpu.memory import lines
 from tilewright.runtime.program import Buffers
 from tilewright.targets.tensor_maps import BYTES as MAP_BYTES
 
 if TYPE_CHECKING:
-    from tilewright.runtime.gpu.recipe import Recipe
+    from tilewright.runtime.gpu.recipe import Recipe, Step
 
 ALIGNMENT = 256                     # of temporaries in a program's block, as drivers align blocks
 
@@ -48,27 +50,111 @@ class Kernel:
         self.spare.append(arguments)
 
 
+class Within(Kernel):
+    """A launch that takes the workspace of its stream. `whole`: the same product, for streams that have none yet or are
+    recording a graph, and where another device is current."""
+
+    def __init__(self, whole: Product, step: Step, *how: Any) -> None:
+        super().__init__(*how)
+        self.whole, self.workspace, self.counters = whole, step.workspace, step.counters
+        self.workspaces, self.index = whole.recipe.workspaces, step.device.index
+        self.most, self.most_counters = whole.recipe.bytes
+
+    def __call__(self, at: list[int], arrays: Sequence[Any], results: Any, alpha: float, stream: int) -> None:
+        try:
+            arguments = self.spare.pop()
+        except IndexError:
+            arguments = self.prepared.arguments()
+        number = arguments.answers.resting(stream, self.prepared.context)
+        found = None if number is None else self.workspaces.found.get((self.index, number))
+        if (found is None or found.workspace_bytes < self.most or found.counter_bytes < self.most_counters
+                or (self.otherwise is not None and alpha != self.alpha)):
+            self.whole(at, arrays, results, alpha, stream)
+        else:
+            words = arguments.words
+            for word, i in self.places:
+                words[word] = at[i]
+            for place, maps, i in self.maps:
+                arguments.view[place : place + MAP_BYTES] = maps.found.get(at[i]) or maps(at[i])
+            words[self.workspace], words[self.counters] = found.workspace, found.counters
+            self.prepared.launch(stream, arguments)
+        self.spare.append(arguments)
+
+
+class Launches:
+    """The launches of one product, which share a workspace: a temporary of the program's. `launches`: each with the
+    words and the maps of its block, by numbers of addresses and bytes from there; `clear`: what is zero before, by a
+    number, the bytes from there on, and how many; `alpha`, `otherwise`: as a Kernel has them."""
+
+    def __init__(self, launches: Sequence[tuple[Any, Sequence[tuple[int, int, int]], Sequence[tuple[Any, ...]]]],
+                 clear: tuple[int, int, int], alpha: Any = None, otherwise: Product | None = None) -> None:
+        self.launches, self.clear, self.alpha, self.otherwise = launches, clear, alpha, otherwise
+        self.together = launches[0][0].together
+        self.spare = [self._arguments()]
+
+    def _arguments(self) -> list[Any]:
+        return [prepared.arguments() for prepared, _, _ in self.launches]
+
+    def __call__(self, at: list[int], arrays: Sequence[Any], results: Any, alpha: float, stream: int) -> None:
+        if self.otherwise is not None and alpha != self.alpha:
+            self.otherwise(at, arrays, results, alpha, stream)
+            return
+        try:
+            blocks = self.spare.pop()
+        except IndexError:
+            blocks = self._arguments()
+        for arguments, (_, places, mapped) in zip(blocks, self.launches):
+            words = arguments.words
+            for word, number, offset in places:
+                words[word] = at[number] + offset
+            for place, maps, number, offset in mapped:
+                address = at[number] + offset
+                arguments.view[place : place + MAP_BYTES] = maps.found.get(address) or maps(address)
+        number, offset, size = self.clear
+        self.together(stream, self.launches, blocks, at[number] + offset, size)
+        self.spare.append(blocks)
+
+
 class Product(NamedTuple):
-    """A product by a recipe. `numbers`: of the addresses of A, B, C, then of scales and whatever else the recipe takes;
-    `alpha`: None for that of the call, which may be another one in every call; `launch`: with these factors and the
-    addresses of one call, None if it needs a workspace."""
+    """A product by a recipe. `numbers`: of the addresses of A, B, C, then of scales and whatever else the recipe takes,
+    then, of several launches, of their workspace; `alpha`: None for that of the call, which may be another one in every
+    call."""
 
     recipe: Recipe
     alpha: Any
     beta: Any
-    launch: Any
     numbers: tuple[int, ...]
 
     def __call__(self, at: list[int], arrays: Sequence[Any], results: Any, alpha: float, stream: int) -> None:
         a, b, c, *more = [at[number] for number in self.numbers]
         self.recipe.run(a, b, c, alpha if self.alpha is None else self.alpha, self.beta, stream, *more)
 
-    def step(self, any_alpha: bool) -> Kernel | Product:
+    def step(self, any_alpha: bool) -> Kernel | Launches:
         """What calls with this alpha, or with any, do."""
-        step, only = self._replace(alpha=None) if any_alpha else self, self.recipe.only
-        return step if only is None or self.launch is None else Kernel(
-            self.launch, [word for word, _ in only.pointers], [self.numbers[i] for _, i in only.pointers],
-            [(place, maps, self.numbers[i]) for place, maps, i in only.maps], self.alpha, step if any_alpha else None)
+        whole, recipe = self._replace(alpha=None) if any_alpha else self, self.recipe
+        factor = self.alpha, whole if any_alpha else None
+        if recipe.only is None:
+            return self._launches(*factor)
+        step = recipe.only
+        how = (step.scaled(self.alpha, self.beta), [word for word, _ in step.pointers],
+               [self.numbers[i] for _, i in step.pointers],
+               [(place, maps, self.numbers[i]) for place, maps, i in step.maps], *factor)
+        return Within(whole, step, *how) if recipe.needs_workspace else Kernel(*how)
+
+    def _launches(self, *factor: Any) -> Launches:
+        recipe, room, found = self.recipe, self.numbers[-1], []
+        workspace, counters = recipe.bytes
+        for step in recipe.steps:
+            at = [(number, 0) if offset is None else (room, offset)
+                  for number, offset in zip_longest(self.numbers, step.moved)]
+            places = [(word, *at[i]) for word, i in step.pointers]
+            places += [(word, room, offset) for word, offset in step.inside]
+            if step.needs_workspace:
+                places += [(step.workspace, room, 0), (step.counters, room, lines(workspace))]
+            found.append((step.scaled(self.alpha, self.beta), places,
+                          [(place, maps, *at[i]) for place, maps, i in step.maps]))
+        first = recipe.zero[0] if recipe.zero[1] else lines(workspace)      # what is zero is the end of the workspace
+        return Launches(found, (room, first, recipe.room - first if recipe.zero[1] or counters else 0), *factor)
 
 
 class Number(NamedTuple):

@@ -23,7 +23,7 @@ from tilewright.problem import kernel_arrays
 from tilewright.runtime.gpu import auxiliary, blocks, operands
 from tilewright.runtime.gpu.arrays import Library, Look
 from tilewright.runtime.gpu.launch import Arguments
-from tilewright.runtime.gpu.memory import handle_of
+from tilewright.runtime.gpu.memory import handle_of, lines
 from tilewright.targets.tensor_maps import BYTES as MAP_BYTES
 
 if TYPE_CHECKING:
@@ -89,14 +89,23 @@ class Step:
             address = addresses[i]
             arguments.view[at : at + MAP_BYTES] = maps.found.get(address) or maps(address)
         if self.scalars:
-            scalars = arguments.scalars
-            for at, x in zip(self.imaginary, (alpha, beta)):
-                scalars[at] = self.beta_bits(x.imag)
-            if self.imaginary:
-                alpha, beta = alpha.real, beta.real
-            scalars[self.alpha] = self.one if alpha == 1.0 else self.alpha_bits(alpha)
-            scalars[self.beta] = self.beta_bits(beta) if beta else 0
+            self._scale(arguments.scalars, alpha, beta)
         return arguments
+
+    def _scale(self, scalars: Any, alpha: complex, beta: complex) -> None:
+        for at, x in zip(self.imaginary, (alpha, beta)):
+            scalars[at] = self.beta_bits(x.imag)
+        if self.imaginary:
+            alpha, beta = alpha.real, beta.real
+        scalars[self.alpha] = self.one if alpha == 1.0 else self.alpha_bits(alpha)
+        scalars[self.beta] = self.beta_bits(beta) if beta else 0
+
+    def scaled(self, alpha: complex, beta: complex) -> Any:
+        """The launch with these factors, to be changed into one with addresses."""
+        arguments = self.prepared.arguments()
+        if self.scalars:
+            self._scale(arguments.numbers(self.size), alpha, beta)
+        return self.prepared.holding(arguments)
 
     def launch_within(self, workspace: int, counters: int, addresses: Sequence[int], alpha: complex, beta: complex,
                       stream: int) -> None:
@@ -133,6 +142,7 @@ class Recipe:
         self.only = self.steps[0] if len(launches) == 1 else None
         self.device, self.workspaces, self.fill = self.steps[0].device, driver.workspaces, driver.fill
         self.bytes, self.zero = (launches[0].workspace, launches[0].counters), launches[0].zero
+        self.room = lines(launches[0].workspace) + launches[0].counters      # of both, where several launches share it
         self.needs_workspace = self.only is None or self.only.needs_workspace
         if self.needs_workspace:
             self.workspaces.prepare(self.device)

@@ -70,6 +70,10 @@ class Answers:
         """Is this stream recording a graph?"""
         return int(call("hipStreamIsCapturing", stream)) != 0
 
+    def resting(self, stream: int, context: int) -> int | None:
+        """The number of a stream that is not recording a graph, if it can be told at once."""
+        return None
+
     def number(self, stream: int) -> int:
         """What tells the stream from all others: its handle is the address of an object that HIP keeps while commands
         of the stream are under way. A later stream with that handle finds what this one has left at rest.
