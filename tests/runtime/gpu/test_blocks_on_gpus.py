@@ -177,7 +177,8 @@ def test_calls_like_earlier_ones_launch_at_once(monkeypatch):
     launches = call(0)
     assert [call(2 + i, *how) for i, how in enumerate([(True, 3.0), ()])] == [
         launches * i for i in (2, 3)]
-    assert len(long_way) == 1 and launches == 6
+    assert len(long_way) == 1
+    assert launches == 6
     stream, (a, b) = module.Stream(), (blocked(20, 70), blocked(70, 24, axis=-2, seed=1))
     x, y = there(on, a), there(on, b)
     on.finish()
