@@ -123,6 +123,11 @@ class GpuShape(HasNumerics, _Fields):
         return kind, self.m, self.n, self.k, a, b, 1
 
     @cached_property
+    def prologues(self) -> str:             # type: ignore[override]    # asked of every candidate
+        """Which operands have a prologue: "", "a", "b" or "ab"."""
+        return self.numerics.prologues
+
+    @cached_property
     def least(self) -> GpuShape:
         """The shape, or, if it is empty, one that is not: nothing will run, but there is a plan."""
         return self._replace(m=self.m or 1, n=self.n or 1, k=self.k or BLOCK, batch=self.batch or 1)

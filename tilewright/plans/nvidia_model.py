@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import ceil
 from typing import TYPE_CHECKING
 
-from tilewright.plans import epilogues, gemv_model, prologues, semirings, small_model, wgmma_model
+from tilewright.plans import epilogues, gemv_model, passes, prologues, semirings, small_model, wgmma_model
 from tilewright.plans.common import Cost, Term, overlapped
 from tilewright.plans.gemv_rules import LANES
 from tilewright.plans.gpu import memory_traffic
@@ -87,10 +87,10 @@ def cost(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
     """The predicted cost of a legal plan."""
     if plan.copied == plan.terms == plan.decoded == "none":
         return _product(shape, plan, target)
-    found, made = _product(plan.after_passes(shape), plan, target), plan.passes(shape)
-    if not made:
+    found, moved = _product(plan.after_passes(shape), plan, target), passes.moved(shape, plan.copied, plan.split)
+    if not moved:
         return found
-    seconds = sum(PASS + (each.read + each.size) / (PASS_RATE*target.bandwidth) for each in made)
+    seconds = sum(PASS + (read + written) / (PASS_RATE*target.bandwidth) for read, written in moved)
     return replace(found, seconds=found.seconds + seconds, parts=(*found.parts, ("passes", seconds)))
 
 

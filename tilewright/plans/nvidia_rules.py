@@ -104,7 +104,7 @@ def of_passes(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str
     if p.copied != "none" and (p.algorithm == "gemv" or shape.scaled or shape.semiring or p.split):
         what = "by gemv" if p.algorithm == "gemv" else "of scaled operands, terms or semirings"
         yield f"copied must be none for products {what}, not {p.copied}."
-    if (size := sum(each.size for each in p.passes(shape))) > passes.MOST:
+    if (size := passes.written(shape, p.copied, p.split)) > passes.MOST:
         yield f"passes would write {size:,} bytes, and may write {passes.MOST:,}."
     if shape.terms and shape.terms != p.terms:
         yield f"terms must be {shape.terms} for {shape}, not {p.terms}."
@@ -133,8 +133,11 @@ def _formats(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> str:
                 f"it, and this one takes {epilogues.state(shape.epilogue)}.")
     if p.terms != "none":
         return ""
-    pair, here = (shape.a, shape.b), gpu_lowering.multiplied(target, shape.scales, shape.semiring)
-    what = f"{shape.a} by {shape.b}"
+    known, here = shape.__dict__.get("_multiplied", (None, ()))         # every candidate of a shape asks
+    if known is not target:
+        here = gpu_lowering.multiplied(target, shape.scales, shape.semiring)
+        shape.__dict__["_multiplied"] = target, here
+    pair, what = (shape.a, shape.b), f"{shape.a} by {shape.b}"
     if pair not in gpu_lowering.pairs(here) or shape.out not in shape.results:
         return (f"{target.name} has kernels for {', '.join(here)}, not for {what} into {shape.out}"
                 f"{f' with scales of {shape.scales}' if shape.scales else ''}.")

@@ -102,6 +102,18 @@ def passes(shape: GpuShape, copied: str, terms: str) -> tuple[Pass, ...]:
     return tuple(each for each in every if each.operand in of)
 
 
+@lru_cache(maxsize=64)
+def moved(shape: GpuShape, copied: str, terms: str) -> tuple[tuple[int, int], ...]:
+    """Bytes that each of these passes reads, and writes."""
+    return tuple((each.read, each.size) for each in passes(shape, copied, terms))
+
+
+@lru_cache(maxsize=64)
+def written(shape: GpuShape, copied: str, terms: str) -> int:
+    """Bytes that all of them write."""
+    return sum(size for _, size in moved(shape, copied, terms))
+
+
 def _decoding(s: GpuShape, wide: bool = False) -> tuple[Pass, ...]:
     of_a, of_b = s.scaled.split()
     return (Pass("a", s.a, "", True, s.m, s.k, s.batch, of_a, s.align_a, wide),

@@ -140,8 +140,13 @@ def bytes_moved(shape: GpuShape) -> int:
     return found + (read(shape.prologue_b).bytes_read(shape.k, shape.n, False) if shape.prologue_b else 0)
 
 
-def violations(shape: GpuShape) -> Iterator[str]:
+@lru_cache(maxsize=64)        # of candidates they are the same
+def violations(shape: GpuShape) -> tuple[str, ...]:
     """Why kernels of no algorithm evaluate the shape's prologues."""
+    return tuple(_violations(shape))
+
+
+def _violations(shape: GpuShape) -> Iterator[str]:
     for role in shape.prologues:
         prologue = read(shape.prologue_of(role))
         beside = (x.format for x in prologue.reads if (x.place, x.format) != ("scalar", "f64"))

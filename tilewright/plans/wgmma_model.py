@@ -77,7 +77,9 @@ def cost(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Cost:
     received = sum(extent*bits * (1 + SECTOR/LINE*(pitch < SECTOR)) for extent, bits, pitch in zip(
         (p.cta_m, p.cta_n), shape.bits, pitches)) * p.cta_k / 8           # of these lines what was asked for
     received /= RECEIVED_MULTICAST if p.ctas > p.cluster_k else RECEIVED
-    step = _decoded(shape, p, max(products, shared, received, arrival / (p.stages - HELD)) + STEP_CLOCKS)
+    step = max(products, shared, received, arrival / (p.stages - HELD)) + STEP_CLOCKS
+    if shape.prologues:
+        step = _decoded(shape, p, step)
     if p.alternates(shape) and not shape.prologues:     # of one step of so many nothing hides it
         promoted = p.cta_m*p.cta_n / LANES / SCHEDULERS
         step = max(step, promoted) + (promoted + PROMOTING) / APART
@@ -119,8 +121,6 @@ def _decoded(shape: GpuShape, p: NvidiaPlan, step: float) -> float:
     """Clocks of a step of k that takes so many where its rows of instructions are not decoded, while others are
     multiplied."""
     role, rows = shape.prologues, p.cta_n if p.swap else p.cta_m
-    if not role:
-        return step
     instructions = prologues.decoding(shape.prologue_of(role), role, p.promote)
     decoding = DECODING_STEP + rows*p.cta_k / LANES / SCHEDULERS * DECODED*instructions
     return float((step**DECODING + decoding**DECODING) ** (1/DECODING))
