@@ -14,7 +14,7 @@ from tests.helpers.counted import Counted
 from tilewright.api.products import matmul
 from tilewright.rules.signature import signature
 from tilewright.runtime import repeats
-from tilewright.runtime.cpu import engine, pool, program
+from tilewright.runtime.cpu import engine, fusion, pool, program
 
 BF16 = ml_dtypes.bfloat16
 
@@ -141,3 +141,43 @@ def test_numbers_that_are_equal_are_not_the_same() -> None:
     for _ in range(3):
         matmul(a, b, scale_a=float("nan"), scale_b=np.ones((1, 3), "f4"))
     assert (len(repeats.records), len(program.cold)) == before
+
+
+def centred(x: Any, mean: Any, scale: Any) -> Any:
+    return (x - mean)*scale
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("which", ["weights", "a", "b", "both", "with an epilogue", "by columns"])
+def test_prologues_of_large_products(monkeypatch: pytest.MonkeyPatch, which: str, threads: int) -> None:
+    """Later calls fill in a job, with the addresses of what prologues read, and do not look for a way."""
+    rng, ways = np.random.default_rng(8), []
+    m, n, k = (90, 130, 70) if which == "by columns" else (130, 90, 70)
+
+    def call() -> tuple[np.ndarray, np.ndarray]:
+        a, b = ints(rng, m, k), ints(rng, k, n)
+        if which == "weights":
+            q = tw.quantize(ints(rng, n, 64), "i4", group=32)
+            return matmul(a[:, :64], q, trans_b=True, threads=threads), a[:, :64].astype("f8") @ np.asarray(q, "f8").T
+        options: dict[str, Any] = {"operands": {"mean": ints(rng, k, 1), "scale": ints(rng, 1, n)}, "threads": threads}
+        wanted_a, wanted_b = a.astype("f8"), b.astype("f8")
+        if which in ("a", "both"):
+            options["operands"] = {"mean": ints(rng, m, 1), "scale": ints(rng, 1, k)}
+            options["prologue_a"], wanted_a = centred, centred(wanted_a, **options["operands"])
+        if which == "both":
+            options["prologue_b"], options["operands"]["bias"] = add, ints(rng, 1, n)
+            wanted_b = wanted_b + options["operands"]["bias"]
+        elif which != "a":
+            options["prologue_b"], wanted_b = centred, centred(wanted_b, **options["operands"])
+        wanted = wanted_a @ wanted_b
+        if which == "with an epilogue":
+            options |= {"epilogue": add, "operands": options["operands"] | {"bias": ints(rng, m, 1)}}
+            wanted = wanted + options["operands"]["bias"]
+        out = np.zeros((n, m), "f4").T if which == "by columns" else np.zeros((m, n), "f4")
+        return matmul(a, b, out, **options), wanted
+    by_way = fusion._by_way
+    monkeypatch.setattr(fusion, "_by_way", lambda *of, **how: ways.append(of) or by_way(*of, **how))
+    for _ in range(3):
+        found, wanted = call()
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5 * abs(wanted).max())
+    assert len(ways) == 1

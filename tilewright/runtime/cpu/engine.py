@@ -5,9 +5,10 @@ A call looks up a `Recipe` by shape, strides and thread count; the first call of
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
+from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -355,28 +356,29 @@ def steps_of(a: Array, b: Array, c: Array) -> tuple[int, ...]:
 
 
 def note(recipe: Recipe, swapped: bool, a: Array, b: Array, c: Array, alpha: float, beta: float,
-         steps: tuple[int, ...] = (), operands: Sequence[Array] = (), rows: Sequence[tuple[int, ...]] = (),
-         names: tuple[str, ...] = ()) -> None:
+         steps: tuple[int, ...] = (), beside: Sequence[Array] = (),
+         rows: Mapping[str, Sequence[tuple[int, ...]]] = program.NO_ROWS, names: tuple[str, ...] = ()) -> None:
     """Take a run of a recipe, with operands as it reads them or, of B, copies them, as a step of the call. `rows`: of
-    the epilogue's operands jobs.OPERAND without addresses."""
+    the arrays `beside`, by fields of jobs.Beside, jobs.OPERAND or jobs.BESIDE without addresses."""
     recorder = program.preparing.recorder
     if recorder is None:
         return
     views, batch = [*map(repeats.View.of_array, (a, b, c))], len(c) if steps else 0
     one = b[0] if b.ndim == 3 and not b.strides[0] else b
-    copies = recipe.plan.copy and not (one if recipe.plan.reads_b == "rows" else one.swapaxes(-1, -2)
-                                       ).flags.c_contiguous
+    one = one if recipe.plan.reads_b == "rows" else one.swapaxes(-1, -2)
+    copies = recipe.plan.copy and not one.flags.c_contiguous
     mirrored = not (beta or batch) and symmetric.applies(recipe, a, b, c, alpha)
-    table = array("q", [word for row in rows for word in (0, *row)])
+    every, firsts = [*chain(*rows.values())], dict(zip(rows, accumulate(map(len, rows.values()), initial=0)))
+    table = array("q", [word for row in every for word in (0, *row)])
 
     def again(at: Sequence[int]) -> Run:
         a, b, c = (view.array(place) for view, place in zip(views, at))
-        now = tuple((place, *row) for place, row in zip(at[3:], rows))
+        now = tuple((place, *row) for place, row in zip(at[3:], every))
         return Run(recipe, swapped, a, b, c, alpha, beta, batch > 0, b if copies else None, now, names)
-    recorder.product = again
+    recorder.product = again if firsts.keys() <= {"operands"} else None
     recorder.step(lambda order: program.by_recipe(
-        recipe, order[:3], batch, steps, table, order[3:], views[1] if copies else None, alpha, beta, mirrored),
-        (a, b, c, *operands))
+        recipe, order[:3], batch, steps, table, order[3:], views[1] if copies else None, alpha, beta, mirrored, firsts),
+        (a, b, c, *beside))
 
 
 def _through_temporary(recipe: Recipe, swapped: bool, a: Array, b: Array, c: Array, alpha: float,

@@ -29,7 +29,7 @@ from tilewright.rules.arguments import Array
 from tilewright.runtime import repeats
 from tilewright.runtime.cpu import amx, engine, packed, pool, preparation, program, ways, workspace
 from tilewright.runtime.cpu.engine import Planned, format_of
-from tilewright.runtime.cpu.host import Host, host
+from tilewright.runtime.cpu.host import SWAPPED, Host, host
 from tilewright.runtime.cpu.recipe import Recipe
 from tilewright.runtime.program import Make, Run
 from tilewright.targets import CpuTarget, detect
@@ -165,13 +165,19 @@ def _note(recorder: program.Recorder, of: ways.Sums, results: list[Array | None]
     """Take all that `gemm` has done as one step of the call."""
     way, stored = ways.way_for(of, results, operands, epilogue), [x for x in results if x is not None]
     recipe, arrays = way.recipe, [*stored, *reduced, *(y for x in prologues.values() for y in x.arrays)]
-    after = way.after or prologues or len(results) > 1 or reduced
+    after = way.after or len(results) > 1 or reduced
     alone = recipe is not None and recipe.takes_c and not (recipe.rows or after)
-    if recipe is not None and alone and not (recipe.plan.copy and of.a.ndim == 3):
+    many = of.a.ndim == 3 or bool(of.counts)
+    if recipe is not None and alone and not (recipe.plan.copy and of.a.ndim == 3) and not (
+            prologues and (many or recipe.plan.copy)):
         x, y = (of.b.swapaxes(-1, -2), of.a.swapaxes(-1, -2)) if way.swapped else (of.a, of.b)
         c = ways.as_matrix(of, stored[0])
-        engine.note(recipe, way.swapped, x, y, c, 1.0, 0.0, engine.steps_of(x, y, c), operands,
-                    [entry(host, z, way.exchanged)[1:] for z in operands], tuple(z.name for z in epilogue.reads))
+        rows: dict[str, Any] = {"operands": [entry(host, z, way.exchanged)[1:] for z in operands]} if operands else {}
+        for role, each in prologues.items():
+            rows[f"{role.translate(SWAPPED) if way.swapped else role}_beside"] = preparation.rows(role, each)
+        beside = [*operands, *(z for each in prologues.values() for z in each.arrays)]
+        engine.note(recipe, way.swapped, x, y, c, 1.0, 0.0, engine.steps_of(x, y, c), beside, rows,
+                    tuple(z.name for z in epilogue.reads))
         return
     make = _by_views(of, way, results, reduced, arrays, operands, epilogue, prologues)
     recorder.step(make, (of.a, of.b, *operands, *arrays))

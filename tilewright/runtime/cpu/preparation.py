@@ -12,9 +12,13 @@ from tilewright.runtime.cpu.host import Host
 
 def table(on: Host, role: str, prologue: Prepared | None) -> Array:
     """BESIDE of each array that a prologue of A, "a", or of B reads; of no prologue none."""
-    found = [(on.address_of(x), *_apart(role, x), x.strides[0] // x.itemsize if x.ndim == 3 else 0)
-             for x in (prologue.arrays if prologue else ())]
+    found = [(on.address_of(x), *row) for x, row in zip(prologue.arrays, rows(role, prologue))] if prologue else []
     return np.array(found, np.int64).reshape(-1, len(jobs.BESIDE))
+
+
+def rows(role: str, prologue: Prepared) -> list[tuple[int, ...]]:
+    """The same without addresses."""
+    return [(*_apart(role, x), x.strides[0] // x.itemsize if x.ndim == 3 else 0) for x in prologue.arrays]
 
 
 def recorded(role: str, prologue: Prepared | None) -> jobs.Prepare | None:

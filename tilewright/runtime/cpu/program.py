@@ -24,6 +24,7 @@ from tilewright.runtime.program import Array, Buffers, Run, root
 
 cold: dict[tuple[Any, ...], Any] = {}       # keys of calls that have no record, and what these have ids of
 repeats.derived.append(cold)
+NO_ROWS: Mapping[str, Any] = {}
 ALIGNMENT = 64                              # of temporaries in their block
 
 
@@ -98,10 +99,11 @@ def _program(steps: Sequence[Run], buffers: Buffers) -> Run:
 
 def by_recipe(recipe: Any, order: tuple[int, ...], batch: int, steps: tuple[int, ...], table: Any = None,
               rows: Sequence[int] = (), copied: repeats.View | None = None, alpha: Any = 1.0, beta: Any = 0.0,
-              mirrored: bool = False) -> Run:
+              mirrored: bool = False, firsts: Mapping[str, int] = NO_ROWS) -> Run:
     """The step that runs a recipe. `order`: which addresses are those of its A, B and C; `batch` products, if not 0, so
-    many bytes from one to the next; `table`: of the operands of an epilogue (jobs.OPERAND), whose addresses are `rows`;
-    `copied`: B, where the plan copies it; `mirrored`: whether it is A^T wherever it is where A is."""
+    many bytes from one to the next; `table`: of the operands of an epilogue (jobs.OPERAND) and of prologues
+    (jobs.BESIDE), whose addresses are `rows`; `firsts`: by the fields of jobs.Beside the row with which those of each
+    begin; `copied`: B, where the plan copies it; `mirrored`: whether it is A^T wherever it is where A is."""
     a, b, c = order
     batches = forks.imported("tilewright.runtime.cpu.batches")     # not loaded by a process of a GPU
     work = batches.repeatable(recipe, batch, steps, None, alpha, beta)
@@ -128,7 +130,7 @@ def by_recipe(recipe: Any, order: tuple[int, ...], batch: int, steps: tuple[int,
         return lambda at, *_: batches.do(recipe, work, where, (at[a], at[b], at[c]))
     template = work.job if work is not None and alone else recipe.job(0, 0, 0, alpha, beta)
     call, i_a, i_b, i_c = recipe.call, recipe.i_a, recipe.i_b, recipe.i_c
-    operands = recipe.at["operands"] if table else 0
+    tables = [(recipe.at[name], 8*len(jobs.OPERAND)*first) for name, first in firsts.items()]
 
     def run_once(at: list[int], arrays: Any, results: Any, now: float, stream: int) -> Any:
         if mirrored and at[a] == at[b]:
@@ -141,7 +143,8 @@ def by_recipe(recipe: Any, order: tuple[int, ...], batch: int, steps: tuple[int,
             job[i_b] = address(copy)
         if table:
             words = repeats.filled(table, rows, at)
-            job[operands] = words.buffer_info()[0]
+            for field, offset in tables:
+                job[field] = words.buffer_info()[0] + offset
         return call(job.buffer_info()[0], 0) if alone else recipe.run_job(job)
     return run_once
 
