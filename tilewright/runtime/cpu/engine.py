@@ -360,8 +360,7 @@ def note(recipe: Recipe, swapped: bool, a: Array, b: Array, c: Array, alpha: flo
          rows: Mapping[str, Sequence[tuple[int, ...]]] = program.NO_ROWS, names: tuple[str, ...] = ()) -> None:
     """Take a run of a recipe, with operands as it reads them or, of B, copies them, as a step of the call. `rows`: of
     the arrays `beside`, by fields of jobs.Beside, jobs.OPERAND or jobs.BESIDE without addresses."""
-    recorder = program.preparing.recorder
-    if recorder is None:
+    if (recorder := program.preparing.recorder) is None:
         return
     views, batch = [*map(repeats.View.of_array, (a, b, c))], len(c) if steps else 0
     one = b[0] if b.ndim == 3 and not b.strides[0] else b

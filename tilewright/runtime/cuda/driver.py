@@ -88,7 +88,7 @@ class _Cuda(driver.Library):
         return function
 
     def fill(self, at: int, word: int, size: int, stream: int) -> None:
-        """As Library.fill, by the shortest way."""
+        """By the shortest way."""
         if size:
             memset = self.entries.get(FILL) or self.entry(FILL, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_size_t,
                                                           ctypes.c_void_p)

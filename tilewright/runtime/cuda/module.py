@@ -363,7 +363,7 @@ class Prepared(launches.Prepared):
 
     @staticmethod
     def together(stream: int, launches: Sequence[Sequence[Any]], blocks: Sequence[Any], at: int, size: int) -> None:
-        """As gpu.launch.Prepared.together, for the device that is current, as it is where memory was allocated."""
+        """For the device that is current: where the program has allocated memory, it is."""
         if size:
             fill(at, 0, size, stream)
         for (each, *_), arguments in zip(launches, blocks):
