@@ -62,8 +62,7 @@ def cost(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Cost:
     parts = d.parts()
     rounds = ceil(d.whole / clusters) + (d.share / steps if parts else 0.0)
     shared = (p.tile_bytes(shape) + sum(_read(shape, p))) / SHARED_CLOCK
-    bits_a, bits_b = shape.bits
-    pitches = shape.pitch_a, shape.pitch_b
+    (bits_a, bits_b), pitches = shape.bits, (shape.pitch_a, shape.pitch_b)
     lines = [extent*bits * (2 - pitch/LINE) for extent, bits, pitch in zip(     # rows that begin within a line
         (p.cta_m, p.cta_n), shape.bits, pitches)]                         # are parts of two
     brought = (lines[0] / p.cluster_n + lines[1] / p.cluster_m) * p.cta_k / 8          # by each CTA
@@ -78,8 +77,7 @@ def cost(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Cost:
         (p.cta_m, p.cta_n), shape.bits, pitches)) * p.cta_k / 8           # of these lines what was asked for
     received /= RECEIVED_MULTICAST if p.ctas > p.cluster_k else RECEIVED
     step = max(products, shared, received, arrival / (p.stages - HELD)) + STEP_CLOCKS
-    if shape.prologues:
-        step = _decoded(shape, p, step)
+    step = _decoded(shape, p, step) if shape.prologues else step
     if p.alternates(shape) and not shape.prologues:     # of one step of so many nothing hides it
         promoted = p.cta_m*p.cta_n / LANES / SCHEDULERS
         step = max(step, promoted) + (promoted + PROMOTING) / APART

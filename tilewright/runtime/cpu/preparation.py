@@ -17,7 +17,7 @@ def table(on: Host, role: str, prologue: Prepared | None) -> Array:
 
 
 def rows(role: str, prologue: Prepared) -> list[tuple[int, ...]]:
-    """The same without addresses."""
+    """BESIDE of each of its arrays, without addresses."""
     return [(*_apart(role, x), x.strides[0] // x.itemsize if x.ndim == 3 else 0) for x in prologue.arrays]
 
 
