@@ -62,9 +62,9 @@ MOST = {
     "lines of the body of matmul": 31,
     "functions over 60 lines": 36,
     "files over 400 lines": 0,
-    "lines of the library": 74895,
+    "lines of the library": 74896,
     "lines of loop nests": 11677,
-    "lines of the lab": 27916,
+    "lines of the lab": 27917,
     "lines of other engines": 8195,
 }
 OTHERS = "dask/", "mpi/", "numpy/", "jax/", "checkpoints/", "torch/distributed/"  # what serves programs of others

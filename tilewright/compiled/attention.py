@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from tilewright.ir.program import Function
     from tilewright.simulator.report import Report
 
-ROWS, STRIPS = ("tilewright.kernels.cpu." + name for name in ("attention_rows:emit_rows", "attention:emit_attention"))
+EMITTERS = {"attention_rows": "attention_rows:emit_rows", "attention_few": "attention_few:emit_few",
+            "attention_strips": "attention:emit_attention"}
 
 
 def code_target(chip: Any) -> Any:
@@ -110,11 +111,11 @@ class CpuAttentionKernel(AttentionKernel, CpuCode):
 
     @property
     def asked(self) -> tuple[artefact.Asked, ...]:
-        few = self.plan.algorithm == "attention_rows"
+        few = self.plan.algorithm != "attention_strips"
         spec: tuple[Any, ...] = tuple(cpu_attention.rows_spec(self.case, self.plan) if few else
                                       cpu_attention.spec(self.problem, self.code_target, self.plan))
         return (artefact.Asked("tilewright.kernels.cpu.pool:emit_pool", self.target, (), {}),
-                artefact.Asked(ROWS if few else STRIPS, self.code_target, spec, {}))
+                artefact.Asked(f"tilewright.kernels.cpu.{EMITTERS[self.plan.algorithm]}", self.code_target, spec, {}))
 
     def __call__(self, q: Any, k: Any, v: Any) -> Any:
         self.target.require_runnable()

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 KERNELS = {"attention_strips": "strips of queries in the lanes of vectors, of which scores stay in L1",
            "attention_rows": "few queries row by row, by parts of the keys: keys and values are read once",
+           "attention_few": "queries that would leave lanes of strips empty: keys in the lanes, by parts of the keys",
            "attention_wgmma": "warpgroups in turns, by wgmma and bulk copies: scores stay in registers",
            "attention_mma": "warps of 16 or 32 queries, by mma.sync and cp.async: scores stay in registers"}
 
