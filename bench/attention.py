@@ -178,7 +178,9 @@ def main() -> None:
     asked = results.options(parser, "out")
     if asked.backward:
         import attention_backward
-        attention_backward.main(asked)
+        measured = attention_backward.main(asked)
+        if asked.out and measured:
+            results.write(measured, asked.out)
         return
     cases, begin = every(asked), time.time()
     with ProcessPoolExecutor(12) as pool:

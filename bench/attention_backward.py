@@ -17,8 +17,6 @@ from typing import Any
 
 import attention
 
-from tilewright.lab.bench import results
-
 MAIN = "tilewright.kernels.nvidia.attention_backward:emit_attention_backward"
 ENDS = "tilewright.kernels.nvidia.attention_backward_ends:emit_"
 PLANS = {128: ("64x128 stages=2", "64x128 stages=1"), 64: ("128x128 stages=2", "128x128 stages=1", "64x128 stages=2")}
@@ -168,12 +166,13 @@ def timed(sides: dict[str, Any], rounds: int, count: int) -> dict[str, float]:
     return {name: statistics.median(x) for name, x in found.items()}
 
 
-def main(asked: Any) -> None:
+def main(asked: Any) -> dict[str, Any] | None:
+    """What was measured, for a result file; None if kernels are compiled alone."""
     cases = every(asked)
     with ProcessPoolExecutor(12) as pool:
         list(pool.map(compile_one, cases))
     if asked.compile:
-        return
+        return None
     import torch
 
     from tilewright.plans import nvidia_attention_backward as plans
@@ -194,6 +193,5 @@ def main(asked: Any) -> None:
               + "  ".join(f"{n} {r:.0f}" for n, r in rate.items())
               + f"  of the faster peer {max(mine, default=0) / max(others) if others else 0:.3f}"
               + f"  predicted {2.5 * p.flops / 1e12 / predicted:.0f}", flush=True)
-    if asked.out:
-        results.write({"kind": "attention_backward", "gpu": torch.cuda.get_device_name(), "torch": torch.__version__,
-                       "cudnn": torch.backends.cudnn.version(), "rows": rows}, asked.out)
+    return {"kind": "attention_backward", "gpu": torch.cuda.get_device_name(), "torch": torch.__version__,
+            "cudnn": torch.backends.cudnn.version(), "rows": rows}

@@ -125,7 +125,8 @@ def test_simulate_takes_the_name_of_a_gpu():
 @pytest.mark.parametrize("call", [tw.plan, tw.compile, tw.explain, tw.tune])
 def test_what_is_no_problem(call):
     for wrong in ((2, 3, 4), None, "gemm_f32_nn_2x3x4"):
-        with pytest.raises(TypeError, match=r"problem must be a tilewright.Gemm, such as Gemm\(m, n, k, 'f32'\), not "):
+        with pytest.raises(TypeError, match=r"problem must be a tilewright.Gemm, such as Gemm\(m, n, k, 'f32'\), or an "
+                                            "Attention, not "):
             call(wrong)
 
 

@@ -19,7 +19,7 @@ from tests.helpers.command_line import call, said
 from tests.helpers.processes import start as python
 from tilewright import shape_list
 from tilewright.lab.measure import measure
-from tilewright.lab.tuner import child, many, on_cpu, running, search
+from tilewright.lab.tuner import candidates, child, many, on_cpu, running, search, space
 from tilewright.lab.tuner.child import REFERENCE, Phase
 from tilewright.lab.tuner.space import Space
 from tilewright.plans import CpuPlan, Shape, shape_of
@@ -119,7 +119,7 @@ def test_an_incomplete_round_does_not_count():
 def test_candidates_are_legal_and_differ(name, threads, sizes):
     target, shape = tw.target(name), Shape("f32", *sizes, "rows", "columns", threads)
     for count in (1, 5, 12):
-        found = search.promising(shape, target, count)
+        found = candidates.promising(shape, target, count)
         assert found[0] == choose(shape, target)
         assert 1 <= len(found) <= count
         assert len(set(found)) == len(found)
@@ -127,7 +127,7 @@ def test_candidates_are_legal_and_differ(name, threads, sizes):
 
 
 def test_candidates_are_no_repetitions_of_the_same_idea():
-    found = search.promising(Shape("f32", 2000, 2000, 2000, "rows", "rows", 2), tw.target("zen4"), 12)
+    found = candidates.promising(Shape("f32", 2000, 2000, 2000, "rows", "rows", 2), tw.target("zen4"), 12)
     for trait in (lambda p: (p.mr, p.nr), lambda p: p.kc, lambda p: p.mc // p.mr, lambda p: (p.jc_ways, p.ic_ways)):
         assert len(set(map(trait, found))) >= 2
 
@@ -143,7 +143,7 @@ def events(job):
 
 def test_what_the_child_tells(monkeypatch):
     monkeypatch.setenv("TILEWRIGHT_TUNE_DB", store.OFF)
-    plans = tuple(map(str, search.promising(SHAPE, HERE, 3)))
+    plans = tuple(map(str, candidates.promising(SHAPE, HERE, 3)))
     told = events(child.Job(PROBLEM, HERE, 1, plans, 20.0))
     kinds = [event["event"] for event in told]
     assert kinds[: len(plans) + 1] == ["trying"] * (len(plans) + 1)
@@ -226,7 +226,7 @@ def test_wrong_and_raising_plans_are_out(monkeypatch):
 
 def test_no_time_for_all(monkeypatch):
     monkeypatch.setenv("TILEWRIGHT_TUNE_DB", store.OFF)
-    plans = tuple(map(str, search.promising(SHAPE, HERE, 6)))
+    plans = tuple(map(str, candidates.promising(SHAPE, HERE, 6)))
     told = events(child.Job(PROBLEM, HERE, 1, plans, 1e-9))
     assert [event["event"] for event in told][:3] == ["trying"] * 3
     assert [event["name"] for event in told if event["event"] == "out"] == list(plans[2:])
@@ -271,7 +271,7 @@ def pretend(monkeypatch):
     monkeypatch.setattr(running, "Child", Impatient)
 
     def tune(*candidates, time_limit=20.0, listen=None, **options):
-        monkeypatch.setattr(search, "promising", lambda shape, target, count: list(candidates))
+        monkeypatch.setattr(space, "promising", lambda shape, target, count: list(candidates))
         return tw.tune(PROBLEM, threads=1, time_limit=time_limit, listen=listen, **options)
 
     return tune
@@ -322,7 +322,7 @@ def test_despite_load_the_process_is_timed_and_the_answer_says_so(pretend, monke
     assert not busy.watch()()
     assert busy.track(busy.tried(REFERENCE)).clock is time.process_time
     busy.restore()
-    with pytest.raises(ValueError, match="despite_load is for CPUs, and sm_90a is a GPU"):
+    with pytest.raises(ValueError, match="despite_load is for products on CPUs, not for gemm_f32_nn_70x80x90"):
         tw.tune(PROBLEM, "sm_90a", despite_load=True)
 
 
@@ -405,7 +405,7 @@ def test_other_formats_are_measured(kinds):
     """The model's plan and another one, which are right; the row that is kept says which formats, and is read back."""
     problem = tw.Gemm(70, 80, 90, *kinds)
     found = engine.plan_problem(problem, HERE, 1)
-    plans = tuple(map(str, search.promising(found.shape, found.target, 2)))
+    plans = tuple(map(str, candidates.promising(found.shape, found.target, 2)))
     told = events(child.Job(problem, HERE, 1, plans, 0.3))
     assert not [event for event in told if event["event"] == "out"]
     assert {event["name"] for event in told if event["event"] == "turn"} >= {REFERENCE, *plans}
@@ -425,7 +425,7 @@ def test_products_with_functions_are_measured_by_the_calls_that_users_make(own_s
     problem = FUNCTIONS[kind]
     with tw.threads(1):
         found = engine.plan_problem(problem, HERE, 1)
-        other = search.promising(found.shape, found.target, 2)[1]
+        other = candidates.promising(found.shape, found.target, 2)[1]
         told = events(child.Job(problem, HERE, 1, (str(found.plan), str(other)), 0.2))
         assert not [event for event in told if event["event"] == "out"]
         assert {event["name"] for event in told if event["event"] == "turn"} >= {REFERENCE, str(other)}
@@ -453,7 +453,7 @@ def test_products_with_functions_are_measured_by_the_calls_that_users_make(own_s
 def test_a_measured_plan_of_other_formats_is_used(own_store):
     problem = tw.Gemm(70, 80, 90, "i8", "u8", "i32")
     found = engine.plan_problem(problem, HERE, 1)
-    other = search.promising(found.shape, found.target, 2)[1]
+    other = candidates.promising(found.shape, found.target, 2)[1]
     store.save([row(other, found.shape)])
     assert tw.plan(problem, threads=1) == other
     assert tw.plan(tw.Gemm(70, 80, 90, "u8", "i8", "i32"), threads=1) != other or found.shape.dtype == "f32"
@@ -637,7 +637,7 @@ def test_export_and_merge(own_store):
     ("{", "this is not JSON"), ("[" * 100_000, "this is not JSON"), ('{"m": ' + "9" * 5000 + "}", "this is not JSON"),
     ("[]", "a row is an object"),
     ({"speed": 1}, r"a row has no field 'speed'; was it written by a newer tilewright\?"),
-    ({"plan": "fast"}, "not a plan for a CPU: 'fast'"), ({"plan": None}, "the row lacks 'plan'"),
+    ({"plan": "fast"}, "not a plan: 'fast'"), ({"plan": None}, "the row lacks 'plan'"),
     ({"m": 0}, "the row's problem is invalid"), ({"a": "diagonals"}, "the row's problem is invalid"),
     ({"m": True}, "m must be int, not True"), ({"m": 10**30}, "m must be 0 to 9223372036854775807, not 1000"),
     ({"role": "hero"}, "role must be one of 'best', 'model', '', not 'hero'"),
@@ -810,7 +810,7 @@ def command(*words):
 
 
 def test_the_commands(pretend, monkeypatch, tmp_path):
-    monkeypatch.setattr(search, "promising", lambda shape, target, count: [OTHER])
+    monkeypatch.setattr(space, "promising", lambda shape, target, count: [OTHER])
     assert "nothing has been tuned yet" in command("show").output
     done = command("70", "80", "90", "--threads", "1", "--time-limit", "9")
     assert done.exit_code == 0, done.output
@@ -1040,7 +1040,7 @@ def test_a_file_of_shapes_is_tuned_and_a_second_run_goes_on(pretend, monkeypatch
              '{"m": 5, "n": 5, "k": 5, "target": "sm_75"}', '{"m": 7, "n": 8, "k": 9, "threads": 1, "batch": 2}']
     file.write_text("\n".join(lines))
     monkeypatch.setattr("tilewright.lab.measure.process.START", PRETENDER)
-    monkeypatch.setattr(search, "promising", lambda shape, target, count: [])
+    monkeypatch.setattr(space, "promising", lambda shape, target, count: [])
     monkeypatch.setattr(search, "compile_all", lambda *_, **__: None)
     chip = tw.detect()
     wanted = many.tasks(shape_list.read(file), chip)

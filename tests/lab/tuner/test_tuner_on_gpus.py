@@ -286,7 +286,7 @@ def test_candidates_are_legal_and_differ(name):
     target, problem = tw.target(name), tw.Gemm(512, 256, 1024, "f32")
     shape = gpu_lowering.multiplied_shape(problem, target)
     for count in (1, 12):
-        found = search.promising(shape, target, count)
+        found = candidates.promising(shape, target, count)
         assert found[0] == gpu.choose(shape, target)
         assert len(set(found)) == len(found) == count
         assert [plan.violations(shape, target) for plan in found] == [[]] * count
@@ -297,7 +297,7 @@ def test_candidates_are_in_turn_the_first_of_another_kind_and_the_next_in_rank()
     """Where the model ranks one tile high in every split, others are among the candidates, too."""
     target = tw.target("sm_90a")
     shape = gpu_lowering.multiplied_shape(tw.Gemm(64, 128, 10496), target)
-    by_rank, found = gpu.ranked(shape, target), search.promising(shape, target, 32)
+    by_rank, found = gpu.ranked(shape, target), candidates.promising(shape, target, 32)
     kinds = [candidates._kind(plan) for plan in found]
     assert len({candidates._kind(plan) for plan in by_rank[:12]}) < len(set(kinds[:12])) >= 6
     assert found[1] == by_rank[1] or candidates._kind(found[1]) != kinds[0]
