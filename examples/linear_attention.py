@@ -79,7 +79,7 @@ def held(p, row, cols, rows):
 
 
 def recurrence(q, k, v, g, beta):
-    """The same, token by token in float64: what it computes by definition."""
+    """Linear attention by its definition, token by token in float64."""
     q, k, v, g, beta = (np.asarray(x, np.float64) for x in (q, k, v, g, beta))
     heads, tokens, size = q.shape
     S, o = np.zeros((heads, size, v.shape[-1])), np.empty(v.shape)

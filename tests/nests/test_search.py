@@ -10,10 +10,12 @@ from tests.nests.cases import biased as product
 from tests.nests.contractions import shortest_paths as floyd, vector as matvec
 from tests.nests.golden import three_loops as matmul
 from tilewright import targets
+from tilewright.nests.schedules.compiled import Compiled
 from tilewright.nests.schedules.schedule import schedule
 from tilewright.nests.search import search, stored
 from tilewright.nests.search.rules import candidates
 from tilewright.plans.measured import store
+from tilewright.runtime.gpu.driver import LibraryError
 
 AVX512 = targets.target("x86-avx512")
 
@@ -273,8 +275,20 @@ def test_schedules_are_timed_on_the_gpu_that_has_the_arrays(monkeypatch, tmp_pat
     wide, b = integers(70, 66), integers(33, 70)
     given = on.array(wide[:, ::2]), on.array(b)
     before = b.copy()
-    fast = tw.optimize(transposition, *given)
+    fast, tried, call = tw.optimize(transposition, *given), list[str](), Compiled.__call__
+
+    def first_fails(self, *args):
+        tried.extend([self.asm] * (self.function.threads is not None))          # the check calls a CPU's
+        if len(set(tried)) == 1:
+            raise LibraryError("CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", 701, "too many resources", "cuLaunchKernelEx")
+        call(self, *args)
     assert "timed, the fastest of" in str(fast)
+    monkeypatch.setattr(search, "_found", {})
+    monkeypatch.setenv("TILEWRIGHT_TUNE_DB", "off")
+    with monkeypatch.context() as broken:
+        broken.setattr(Compiled, "__call__", first_fails)
+        assert "timed, the fastest of" in str(tw.optimize(transposition, *given))
+    monkeypatch.setenv("TILEWRIGHT_TUNE_DB", str(tmp_path / "tuning.jsonl"))
     on.finish()
     assert np.array_equal(b, before)
     assert {r.target for r in store.rows(store.KERNELS)} == {chip}

@@ -63,7 +63,7 @@ MOST = {
     "functions over 60 lines": 36,
     "files over 400 lines": 0,
     "lines of the library": 74896,
-    "lines of loop nests": 11677,
+    "lines of loop nests": 11688,
     "lines of the lab": 27917,
     "lines of other engines": 8195,
 }

@@ -20,6 +20,7 @@ from tilewright.nests.search.estimate import estimate
 from tilewright.nests.search.rules import Candidate
 from tilewright.nests.search.stored import Found, keep, operations_text, predicted, replayed
 from tilewright.runtime.gpu.arrays import library_of
+from tilewright.runtime.gpu.driver import LibraryError
 from tilewright.simulator import Fault
 from tilewright.targets import CpuTarget
 
@@ -112,7 +113,10 @@ def trial(s: Schedule, args: Sequence[Any], target: Any) -> Trial | str:
     for n, p in enumerate(s.nest.parameters):
         if p.name in arrays and p.name in written:
             layout = s.now.arrays[p.name]
-            copies[n] = library.empty(layout.shape, np.dtype(layout.element.numpy), device.index, stream)
+            try:
+                copies[n] = library.empty(layout.shape, np.dtype(layout.element.numpy), device.index, stream)
+            except (MemoryError, RuntimeError) as error:        # a driver's, or torch's
+                return f"there is no memory for another {p.name}: {error}"
             if layout_of(copies[n], layout.element) != layout:
                 return f"{p.name} is written, and not in C order"
     return Trial(copies, lambda: library.platform.driver.synchronize(device, stream))
@@ -125,9 +129,16 @@ def fastest(s: Schedule, tried: list[Candidate], on: Trial, target: Any, threads
     calls, by_name, deadline = dict[str, Any](), {c.words: c for c in tried}, time.perf_counter() + time_limit
     for c in tried:
         tell({"event": "compiling", "words": c.words})
-        calls[c.words] = c.schedule.compile(target)
-        calls[c.words](*on.args)
-        turns[c.words] = []
+        call = c.schedule.compile(target)
+        try:
+            call(*on.args)
+            on.wait()
+        except LibraryError as error:           # a launch for which the device has too little of something
+            tell({"event": "failed", "words": f"{c.words}: {error}"})
+            if c is tried[-1] and not calls:
+                raise
+            continue
+        calls[c.words], turns[c.words] = call, []
         if time.perf_counter() > deadline and len(calls) > 1:
             break
     repeats = {name: _repeats(call, on) for name, call in calls.items()}
