@@ -127,6 +127,7 @@ def test_windows_by_tensor_maps_of_images(monkeypatch, shape, subscripts):
     want = np.einsum(subscripts, view.astype(np.float64), y.astype(np.float64))
     on = machine(monkeypatch, "sm_90a")
     monkeypatch.setattr("tilewright.compiled.gathered.BY_WARPS", ())
+    monkeypatch.setenv("TILEWRIGHT_IMAGE_MAPS", "1")
     result = aligned(np.full(want.shape, 9, np.float16))
     tw.einsum(subscripts, on.array(view), on.array(y), out=on.array(result))
     on.finish()

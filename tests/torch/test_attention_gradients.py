@@ -41,27 +41,30 @@ def test_what_it_does_not_do():
         attention_gradients.gradients(x, x, x, x, x[..., 0], x, None, softcap=2.0)
 
 
-@pytest.mark.parametrize(("way", "there", "expected"), [
-    ("", True, "kernel"), ("", False, "products"), ("products", True, "products"), ("kernel", False, None)])
-def test_the_kernel_where_there_is_one(monkeypatch, way, there, expected):
+@pytest.mark.parametrize(("way", "refused", "expected"), [
+    ("", "", "products"), ("", "products", "kernel"), ("kernel", "", "kernel"), ("products", "", "products"),
+    ("kernel", "kernel", None), ("products", "products", None)])
+def test_which_way_gradients_are_computed(monkeypatch, way, refused, expected):
     """The environment can ask for either; torch says whether sums have an order."""
     calls = []
 
     def kernel(*_, deterministic, **how):
         calls.append(("kernel", deterministic))
-        if not there:
+        if refused == "kernel":
             raise NotImplementedError("no kernel")
         return "q", "k", "v", None
 
     def products(*_, **how):
         calls.append(("products", None))
+        if refused == "products":
+            raise NotImplementedError("no products")
         return "q", "k", "v"
     monkeypatch.setenv(attention_gradients.WAY, way)
     monkeypatch.setattr(attention_gradients.api, "gradients", kernel)
     monkeypatch.setattr(attention_gradients, "_by_products", products)
     q = SimpleNamespace(is_cuda=True)
     if expected is None:
-        with pytest.raises(NotImplementedError, match="no kernel"):
+        with pytest.raises(NotImplementedError, match=f"no {refused}"):
             attention_gradients.gradients(q, *[None] * 6)
         return
     assert attention_gradients.gradients(q, *[None] * 6) == ("q", "k", "v", None)
@@ -69,4 +72,4 @@ def test_the_kernel_where_there_is_one(monkeypatch, way, there, expected):
     assert ("kernel", True) not in calls
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
     attention_gradients.gradients(q, *[None] * 6)
-    assert (("kernel", True) in calls) == (way != "products")
+    assert (("kernel", True) in calls) == (expected == "kernel")
