@@ -11,6 +11,7 @@ import linecache
 import math
 import re
 from collections import Counter
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -25,6 +26,7 @@ from tilewright.formats import FORMATS
 from tilewright.ir import types
 from tilewright.nests.nest import Refused, refuse
 from tilewright.nests.reading.source import nest
+from tilewright.nests.running import execution
 from tilewright.nests.schedules.compiled import on_gpu
 from tilewright.nests.schedules.scheduled import Illegal
 
@@ -191,6 +193,24 @@ def compiled(case: Case, arrays: Arrays) -> None:
     _run(tw.loops(function(case)), case, arrays)
 
 
+def simulated(case: Case, arrays: Arrays, target: str | None) -> None:
+    """`arrays` as the simulator leaves those of the kernels that `tw.loops` makes for this target, None for a CPU's."""
+    loops, alone, given = tw.loops(function(case)), execution.ALONE, []
+    memory = {name: x.raw.copy() for name, x in arrays.placed.items()}      # without guard pages, which it would copy
+    for name, x in arrays.arrays.items():
+        owner = (case["arrays"][name]["of"] or [name])[0]
+        start = x.ctypes.data - arrays.placed[owner].raw.ctypes.data if x.size else 0
+        given.append(np.ndarray(x.shape, x.dtype, memory[owner], start, x.strides))
+    execution.ALONE = case["data"] % 2          # are a few CTAs worth a launch?
+    try:
+        seen = loops._given((*given, *case["numbers"].values()), {}, target)
+        found = loops._execution(seen).simulate(seen)[1]
+    finally:
+        execution.ALONE = alone
+    for x, y in zip(arrays.arrays.values(), found):
+        x[...] = y
+
+
 def optimized(case: Case, arrays: Arrays) -> None:
     """`arrays` as what `tw.optimize` makes of the source leaves them."""
     found = tw.optimize(function(case), *arrays.arrays.values(), *case["numbers"].values(), search=case["search"],
@@ -234,7 +254,9 @@ def _run(run: Any, case: Case, arrays: Arrays) -> None:
 # What runs a case, and the exceptions by which it may refuse it.
 WAYS: dict[str, Any] = {"record": (interpreted, (Refused, Outside)), "loops": (compiled, (Refused, Outside)),
                         "optimize": (optimized, (Refused, Outside)),
-                        "schedule": (scheduled, (Refused, Outside, Illegal))}
+                        "schedule": (scheduled, (Refused, Outside, Illegal)),
+                        **{f"simulated {chip}": (partial(simulated, target=target), (Refused, Outside, ValueError))
+                           for chip, target in {"cpu": None, "sm_80": "sm_80", "gfx942": "gfx942"}.items()}}
 
 
 def check(case: Case) -> None:
