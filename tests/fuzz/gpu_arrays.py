@@ -113,11 +113,11 @@ class Placed(NamedTuple):
 def place(on: Any, values: np.ndarray, order: str = "n", pad: int = 0, shift: int = 0, step: int = 1, apart: int = 0
           ) -> Placed:
     """`values` in the device's memory: `shift` elements past a multiple of 512 bytes, the last axis contiguous (order
-    "n") or the one before ("t"), `step` elements from one number to the next, `pad` behind each row and `apart` behind
-    each matrix."""
+    "n") or the one before ("t"), or whichever is in `values` (""), `step` elements from one number to the next, `pad`
+    behind each row and `apart` behind each matrix."""
     size, shape = values.dtype.itemsize, values.shape
     axes = [*range(values.ndim)]
-    if order == "t" and values.ndim > 1:
+    if values.ndim > 1 and (order == "t" or (not order and abs(values.strides[-2]) < abs(values.strides[-1]))):
         axes[-2:] = axes[:-3:-1]
     strides, stride = [0] * values.ndim, step
     for place, axis in enumerate(reversed(axes)):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cache
 from random import Random
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ import numpy as np
 from tests.fuzz.gpu_arrays import Margins
 from tests.fuzz.memory import checked
 from tests.products.arrays import Made
-from tests.products.case import case as row
+from tests.products.case import Case as Row, case as row
 from tests.products.ways import first
 from tilewright import formats
 
@@ -298,3 +299,33 @@ def draw_small(rng: Random, f: Case) -> Case:
 
 KINDS["small"] = Kind(lambda rng: of_one(rng, ["f32", "f64", "bf16", "c64", "c128"], lead=1), draw_small)
 KINDS["complex"] = Kind(lambda rng: of_one(rng, ["c64", "c64", "c128"], lead=rng.choice([0, 0, 1])), draw_product)
+
+
+# ---- the table itself
+
+
+@cache
+def table() -> dict[str, Row]:
+    """The rows that NVIDIA's GPUs have, by name."""
+    from tests.products.test_products import ROWS
+
+    return {x.name: x for _, x in ROWS if any(device.startswith("sm_") for device in x.on)}
+
+
+def of_the_table(on: Any, case: Case) -> None:
+    """A row by each of its plans, with operands that lie by rows or by columns as it says. What rounds may do so as a
+    device does."""
+    drawn = table()[case["name"]]
+    if drawn.values == "normal" and not on.simulated:
+        drawn = drawn._replace(within=drawn.within + within("e4m3fn" if "e4m3fn" in drawn.a + drawn.b else "f32", 128))
+    if on.target.name in drawn.on or (on.target.name == "sm_90a" and not {"sm_90a"} & {*drawn.on}):
+        for plan in drawn.plans or ("",):
+            checked(drawn, case["data"], Margins(on, [{"order": ""}]), plan)
+
+
+def draw_row(rng: Random, f: Case) -> Case:
+    found = table()[rng.choice([*table()])]
+    return {"name": found.name, "row": {"a": found.a, "b": found.b}, "data": rng.randrange(2**31)}
+
+
+KINDS["table"] = Kind(lambda rng: {}, draw_row, of_the_table)

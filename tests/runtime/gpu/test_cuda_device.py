@@ -15,7 +15,6 @@ from tests.helpers import processes
 from tests.helpers.graphs import capture
 from tests.helpers.plain_gemm import Compiled, Split
 from tilewright.compiler import artefact
-from tilewright.formats import FORMATS
 from tilewright.ir import Kernel, Texture, f32, i32, ptr
 from tilewright.runtime import repeats
 from tilewright.runtime.cuda import module as cuda
@@ -169,41 +168,6 @@ def test_the_callers_context_stays():
 
 
 # ---- arrays
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt", "strided"])
-def test_torch(torch, dtype, layout):
-    a, b = (torch.tensor(x, dtype=getattr(torch, dtype), device="cuda") for x in (A, B))
-    if layout == "strided":
-        a, b = (x.repeat_interleave(2, 1)[:, ::2] for x in (a, b))
-    else:
-        a, b = (x.T.contiguous().T if letter == "t" else x for x, letter in zip((a, b), layout))
-    for _ in range(2):
-        c = tw.matmul(a, b)
-        assert isinstance(c, torch.Tensor)
-        assert c.device == a.device
-        np.testing.assert_array_equal(c.cpu().numpy(), A @ B)
-    for out in (torch.full((70, 90), torch.nan, dtype=a.dtype, device="cuda"),
-                torch.full((90, 70), torch.nan, dtype=a.dtype, device="cuda").T,
-                torch.full((70, 180), torch.nan, dtype=a.dtype, device="cuda")[:, ::2]):
-        assert tw.matmul(a, b, out) is out
-        np.testing.assert_array_equal(out.cpu().numpy(), A @ B)
-
-
-def test_torch_shapes(torch):
-    for shapes in (((4,), (4,)), ((3, 4), (4,)), ((2, 3, 4), (4, 5)), ((3, 4), (2, 4, 5)), ((2, 1, 3, 4), (3, 4, 5)),
-                   ((0, 4), (4, 5)), ((3, 0), (0, 5))):
-        x, y = (integers(*shape) for shape in shapes)
-        c = tw.matmul(torch.tensor(x, device="cuda"), torch.tensor(y, device="cuda"))
-        np.testing.assert_array_equal(c.cpu().numpy(), x @ y)
-
-
-def test_gemm_and_mixed_types(torch):
-    a, b, c = torch.tensor(A, device="cuda"), torch.tensor(B, device="cuda").double(), torch.ones(70, 90, device="cuda")
-    assert tw.gemm(2, a, b, 3, c) is c
-    np.testing.assert_array_equal(c.cpu().numpy(), 2 * A @ B + 3)
-    np.testing.assert_array_equal(tw.matmul(a, b, beta=2, c=0.5).cpu().numpy(), A @ B + 1)
 
 
 def test_operands_that_overlap(torch):
@@ -512,31 +476,6 @@ c = NVIDIA.call(Compiled(tw.Gemm(5, 5, 6), cuda.target()), a, np.ones((6, 5), np
 print((c == 6).all(), {"torch", "cupy", "jax"} & set(sys.modules))
 """)
     assert done.stdout == "True set()\n", done.stdout + done.stderr
-
-
-@pytest.mark.parametrize(("plan", "kinds", "layouts"), [
-    ("wgmma 128x256x64 stages=4 warpgroups=2 cluster=2x1 vector_c=2 store=tma", ("bf16",) * 3, "nn nt tn tt"),
-    ("wgmma 256x128x64 stages=4 warpgroups=2 cluster=1x2 vector_c=2", ("f16", "f16", "f32"), "nn tt"),
-    ("wgmma 64x256x64 stages=4 warpgroups=2 pingpong cluster=2x2 store=tma", ("bf16", "bf16", "f32"), "nt tn"),
-    ("wgmma 64x64x64 stages=2 warpgroups=1", ("f16", "f16", "f16"), "nn nt"),
-    ("wgmma 128x128x128 stages=4 warpgroups=2 cluster=2x1 store=tma promote=128", ("e4m3fn", "e5m2", "f32"), "nt"),
-    ("wgmma 192x128x128 stages=4 warpgroups=3 cluster=2x1 store=tma", ("i8", "u8", "i32"), "nt"),
-])
-@pytest.mark.parametrize("batch", [1, 3])
-def test_products_by_warpgroups(plan, kinds, layouts, batch):
-    """Of whole numbers exactly, smaller and larger than all CTAs' tiles together, with alpha, and beta on what was."""
-    if "wgmma" not in cuda.target().instructions:
-        pytest.skip("this GPU has no wgmma")
-    for layout in layouts.split():
-        for m, n, k in ((16, 16, 16), (400, 528, 592), (3000, 2064, 144)):
-            stacks = (batch,) * (batch > 1)
-            a, b, c = (integers(*stacks, *size, dtype=np.int64, seed=seed) % 4
-                       for seed, size in enumerate(((m, k), (k, n), (m, n))))
-            x, y, z = (value.astype(FORMATS[kind].dtype) for value, kind in zip((a, b, c), kinds))
-            kernel = tw.compile(tw.Gemm(m, n, k, *kinds, layout, batch), cuda.target(), plan)
-            wanted = (2 * (a.astype(float) @ b.astype(float)) - c).astype(z.dtype)
-            kernel(x, y, out=z, alpha=2, beta=-1)
-            np.testing.assert_array_equal(z.astype(float), wanted.astype(float), err_msg=f"{layout} {m}x{n}x{k}")
 
 
 def test_warpgroups_take_views_where_they_are(torch):
