@@ -1,13 +1,16 @@
-"""Hardware counters of small launches, for comparison with the simulator's counts.
+"""Hardware counters of an NVIDIA GPU, which the simulator's counts and the model's are compared with.
 
-    ncu --clock-control none --metrics $(python bench/counters.py metrics) --csv --page raw --log-file ncu.csv \
-        python bench/counters.py launch
-    python bench/counters.py read ncu.csv bench/results/counters_h100.json
+    ncu --clock-control none --metrics $(python bench/counters.py metrics) --csv --page raw \
+        --log-file ncu.csv python bench/counters.py launch
+    python bench/counters.py read ncu.csv bench/results/counters_h200.json
+    python bench/counters.py explain bench/results/explain_h200.json
 
-A launch is one of `cases()`: a step of the GPU ladder or a product by the planner's choice, on sizes that the simulator
-runs in a second. With `tensor` behind each command the launches are the ladder's steps on tensor cores, and there are a
-few more counters (counters_tensor_h200.json). `read` writes one row per launch: what it was, and its counters by
-`METRICS`. The files are what tests/simulator/test_counters.py holds the simulator against.
+The launches are steps of the GPU ladder and products by the planner's choice, on sizes that the simulator runs in a
+second; `read` writes a row for each: what it was, and its counters by `METRICS`. With `tensor` behind each of the first
+commands they are the ladder's steps on tensor cores, with a few more counters (counters_tensor_h200.json). With
+`patterns` (shared_patterns.json) each is a warp that makes one load and one store of shared memory, at the
+addresses of a row of that file. `explain` measures the products of EXPLAINED as `tilewright explain --simulate
+--measure` does. tests/simulator/test_counters.py and tests/lab/explanation compare.
 """
 
 from __future__ import annotations
@@ -47,6 +50,11 @@ TENSOR_METRICS = METRICS | {
     "l2_sectors": "l1tex__m_xbar2l1tex_read_sectors.sum",
 }
 
+# f32 into f32 unless a format is named
+EXPLAINED: dict[str, Any] = {"f32 4096": (4096, 4096, 4096), "bf16 4096": (4096, 4096, 4096, "bf16"),
+             "bf16 8 x 4096": (8, 4096, 4096, "bf16"), "f32 1 x 4096": (1, 4096, 4096), "f32 2039": (2039, 2039, 2039)}
+PATTERNS = Path(__file__).resolve().parent / "results/shared_patterns.json"
+PASSES = {name: METRICS[name] for name in ("shared_load_wavefronts", "shared_store_wavefronts")}
 LAYOUTS = ("nn", "nt", "tn", "tt")
 
 Case = dict[str, Any]
@@ -118,25 +126,89 @@ def launch(found: list[Case]) -> None:
         assert np.array_equal(c, (a.astype("d") @ b).astype(c.dtype)), case
 
 
-def read(source: str, target: str, found: list[Case], metrics: dict[str, str]) -> None:
-    rows = ncu.rows(Path(source).read_text())
-    if len(rows) != len(found):
-        raise SystemExit(f"{len(rows)} launches in {source}, {len(found)} cases: {[r['Kernel Name'] for r in rows]}")
-    out = [case | {"kernel": row["Kernel Name"]}
-           | {name: int(float(row[metric].replace(",", ""))) for name, metric in metrics.items()}
-           for case, row in zip(found, rows)]
-    Path(target).write_text("[\n" + ",\n".join(json.dumps(row) for row in out) + "\n]\n")
-    print(f"{len(out)} launches in {target}")
+def access(width: int) -> Any:
+    """One load and one store of `width` words of shared memory by each lane that has a word in `where`, after a store
+    and before a load that take one pass."""
+    from tilewright.ir import Kernel, f32, i32, ptr, vec
+
+    T: Any = vec(f32, width) if width > 1 else f32
+    k = Kernel(f"access_{width}", threads=32, where=ptr(i32), y=ptr(f32))
+    where, y = k.args
+    words, t = k.smem("words", (8192,), f32), k.thread[0]
+    word = where[t]
+    words[t] = y[t]
+    k.barrier()
+    with k.when(word >= 0):
+        k.store(y.at(t * width), k.load(words.at(word), T, 4 * width), 4)
+    k.barrier()
+    with k.when(word >= 0):
+        k.store(words.at(word), k.load(y.at(t * width), T, 4), 4 * width)
+    k.barrier()
+    y[t] = words[t]
+    return k.function
+
+
+def patterns() -> list[list[int]]:
+    """[bytes of a lane, passes of the load, of the store, first word of each lane or -1 where it is inactive]"""
+    return [[int(x) for x in row.split()] for row in json.loads(PATTERNS.read_text())["patterns"]]
+
+
+def launch_patterns() -> None:
+    from tilewright.compiler import artefact
+    from tilewright.runtime.cuda import module
+
+    on, stream = module.device(), module.Stream()
+    y, functions = module.Memory.upload(on, np.ones(4096, np.float32)), {}
+    for width in (1, 2, 4):
+        code = artefact.compiled(access(width), on.target)
+        functions[4 * width] = module.load(code.image, on).function(code.manifest)
+    for size, _, _, *words in patterns():
+        where = module.Memory.upload(on, np.array(words, np.int32))
+        module.Prepared(functions[size], (1, 1, 1), (where.pointer, y.pointer))(stream.handle)
+        stream.synchronize()
+
+
+def metrics(kind: str) -> dict[str, str]:
+    return {"tensor": TENSOR_METRICS, "patterns": PASSES}.get(kind, METRICS)
+
+
+def read(source: str, target: str, kind: str) -> None:
+    from tilewright.runtime.cuda import module
+
+    counted = [{name: int(float(row[metric].replace(",", ""))) for name, metric in metrics(kind).items()}
+               | {"kernel": row["Kernel Name"]} for row in ncu.rows(Path(source).read_text())]
+    asked: list[Any] = patterns() if kind == "patterns" else cases(kind == "tensor")
+    if len(counted) != len(asked):
+        raise SystemExit(f"{len(counted)} launches in {source}, {len(asked)} cases: {[x['kernel'] for x in counted]}")
+    if kind == "patterns":
+        rows = {"patterns": [" ".join(map(str, (size, *(x[name] - 1 for name in PASSES), *words)))
+                             for (size, _, _, *words), x in zip(asked, counted)]}
+    else:
+        rows = {"launches": [case | x for case, x in zip(asked, counted)]}
+    results.write({"gpu": module.device().name, **rows}, Path(target))
+    print(f"{len(counted)} launches in {target}")
+
+
+def explain(target: str) -> None:
+    import tilewright as tw
+    from tilewright.runtime.cuda import module
+
+    found = {name: tw.explain(tw.Gemm(*sizes, out="f32"), module.target(), measure=True, simulate=True).record()
+             for name, sizes in EXPLAINED.items()}
+    results.write({"gpu": module.device().name, "cases": found}, Path(target))
 
 
 if __name__ == "__main__":
-    tensor = sys.argv[-1] == "tensor"
-    counted, metrics = cases(tensor), TENSOR_METRICS if tensor else METRICS
-    match sys.argv[1]:
+    what, *words = sys.argv[1:]
+    kind = words[-1] if words[-1:] in (["tensor"], ["patterns"]) else ""
+    if what in ("read", "explain"):
+        results.check_tree(results.ALLOW_DIRTY in words)
+    match what:
         case "metrics":
-            print(",".join(metrics.values()))
+            print(",".join(metrics(kind).values()))
         case "launch":
-            launch(counted)
+            launch_patterns() if kind == "patterns" else launch(cases(kind == "tensor"))
         case "read":
-            results.check_tree(results.ALLOW_DIRTY in sys.argv)
-            read(sys.argv[2], sys.argv[3], counted, metrics)
+            read(words[0], words[1], kind)
+        case "explain":
+            explain(words[0])

@@ -1,9 +1,9 @@
-"""The simulator's counts beside hardware counters that Nsight Compute read on an H100: of launches (bench/counters.py)
-and of single accesses of shared memory by one warp.
+"""The simulator's counts beside hardware counters that Nsight Compute read (bench/counters.py): of launches, and of
+single accesses of shared memory by one warp.
 
-bench/results/shared_patterns_h100.json has a row per pattern of addresses, [bytes, wavefronts of the load, of the
-store, words]: of each lane the first word of 4 bytes that it accesses, -1 of an inactive one. Patterns are broadcasts
-by the bits of a lane's number, strides, groups and pairs in random order, and random words.
+A row of bench/results/shared_patterns.json is a pattern of addresses: bytes of a lane, wavefronts of the load, of the
+store, and of each lane the first word of 4 bytes that it accesses, -1 of an inactive one. Patterns are broadcasts by
+the bits of a lane's number, strides, groups and pairs in random order, and random words.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tilewright.targets import banks
 RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
 LAUNCHES = json.loads((RESULTS / "counters_h100.json").read_text())
 TENSOR = json.loads((RESULTS / "counters_tensor_h200.json").read_text())
-PATTERNS = json.loads((RESULTS / "shared_patterns_h100.json").read_text())
+PATTERNS = counters.patterns()
 
 GLOBAL = ("global_load_requests", "global_load_sectors", "global_store_requests", "global_store_sectors")
 SHARED = ("shared_load_wavefronts", "shared_store_wavefronts", "shared_load_conflicts", "shared_store_conflicts")
@@ -64,7 +64,7 @@ def passes(bytes: int, words: list[int], load: bool) -> int:
 def test_every_pattern_takes_the_wavefronts_that_were_counted(bytes):
     rows = [row for row in PATTERNS if row[0] == bytes]
     assert len(rows) == 303
-    for _, loads, stores, words in rows:
+    for _, loads, stores, *words in rows:
         assert (passes(bytes, words, True), passes(bytes, words, False)) == (loads, stores), words
 
 
