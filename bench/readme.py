@@ -2,7 +2,7 @@
 
 A document marks each place with a pair of comments and says what goes between them:
 
-    <!-- figure: rates bench/results/zen4.json suite=square dtype=f32 threads=1 -->
+    <!-- figure: rates bench/results/zen5_skinny.json suite=skinny dtype=f32 threads=1 -->
     ...replaced...
     <!-- /figure -->
 

@@ -24,11 +24,11 @@ def main() -> None:
 
 
 def plot() -> None:
-    rates = plots.rates("zen5", suite="square", dtype="f32", threads=1)
-    ax = plots.axes("m = n = k", "GFLOP/s, one thread of a Zen 5", xscale="log", ylim=(0, 300))
-    for name, style in ("tilewright", "o-"), ("numpy", "s--"), ("openblas", "^:"):
+    rates = plots.rates("article_zen4_1_thread", threads=1)
+    ax = plots.axes("m = n = k", "GFLOP/s, one thread of a Zen 4", xscale="log", ylim=(0, 140))
+    for name, style in ("tilewright", "o-"), ("mkl", "s--"), ("openblas", "^:"):
         ax.plot(list(rates[name]), list(rates[name].values()), style, label=name)
-    sizes = list(rates["numpy"])
+    sizes = (200, 400, 800, 1600, 3200, 5400)
     ax.set_xticks(sizes, [str(n) for n in sizes], minor=False)
     ax.minorticks_off()
     ax.legend(frameon=False)

@@ -185,7 +185,7 @@ def test_few_rows_or_columns(target, size, kinds, layout, begins):
      "prefetch_first split_k=4"),
 ], ids=str)
 def test_chosen_where_an_h200_has_been_asked(problem, chosen):
-    """By bench/results/h200_plans.json: all multiprocessors have a share, and none is divided along k."""
+    """All multiprocessors have a share, and none is divided along k."""
     assert str(tw.plan(problem, H200)) == chosen
 
 

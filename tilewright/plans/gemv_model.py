@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tilewright.plans.nvidia_plan import NvidiaPlan
     from tilewright.targets.nvidia import GpuTarget
 
-# Of an H200, 2026-11-23 (bench/results/h200_plans.json).
+# Of an H200, 2026-11-23.
 # Seconds of a launch, the first loads and the last sums: of f32 and f64; of narrower formats by cores and by matrices,
 # which are this and a part of the rest, at most so much (by matrices short ones were measured, by cores it is assumed).
 START, START_NARROW, START_MATRIX = 2.5e-6, 1.2e-6, 1.9e-6

@@ -52,7 +52,7 @@ DRAINING = 1.11         # of the time in which memory takes C, if no other CTA m
 MATRIX_OTHER = 0.85
 # Seconds of a launch that are not its arithmetic; tiles of k that pass until the first one has come to a CTA, as each
 # part of a tile's k waits for it; clocks of a warp to store an element of C of each of its lanes, one by one. What is
-# said of simt and mma was fitted to every other case of regret_h200.jsonl and h200_plans.json (2026-11-23); SINGLE, and
+# said of simt and mma was fitted to every other case of regret_h200.jsonl and of 236 others (2026-11-23); SINGLE, and
 # ISSUE of 4x2 and 4x4, were then chosen by all of them. What is said of mma was fitted again, also to short products
 # (h200_plan_times*.jsonl.xz, 2026-11-29).
 START = {"simt": 2.9e-6, "mma": 1.67e-6, "dmma": 1.65e-6}
@@ -66,7 +66,7 @@ PASS, PASS_RATE = 2.5e-6, 0.75                  # seconds of a pass (passes.py);
 ADDING_WARP, ADDING = 26e9, 103e9
 
 # Of kernels/nvidia/mma_gemm.py, by the target's rates of matrix instructions; on an H200 with few rows alone
-# (2026-11-23: bench/results/h200_plans.json).
+# (2026-11-23).
 STEP = 32               # bytes along k that an instruction multiplies
 CHAIN = 13.5              # clocks of a step of a warp at the least: its loads from shared memory, and its instructions
 MEETING = 443           # clocks that a CTA loses at the barrier of a tile of k

@@ -137,7 +137,7 @@ TILE_WORDS = {
 }
 
 # Multiply-adds per second of one core, with tiles from L2 and in f32; elements split into terms per second; seconds of
-# a call. Their ratios matter. Measured on a Xeon with AMX (bench/results/amx_xeon.json).
+# a call. Their ratios matter. Measured on a Xeon with AMX (see bench/results/formats_xeon.json).
 TILE_RATE, NATIVE_RATE, SPLITTING, TILE_CALL = 0.82e12, 0.078e12, 5e9, 20e-6
 # Of the time of the native product over that of the split one, as predicted, from which on "fastest" splits: AMX on
 # shared cores slumps to two thirds of its rate for minutes, f32 does not (a Xeon with 16 CPUs, bench/results).

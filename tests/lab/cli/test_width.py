@@ -31,7 +31,7 @@ explain 512 512 512 --target zen4
 einsum ij,jk->ik i=10 j=20 k=30
 simulate 5 6 7 --target sm_90a
 tune show
-bench show bench/results/zen5.json
+bench show bench/results/article_zen4_1_thread.json
 bench show bench/results/zen5_formats.json
 bench show bench/results/zen4_random_9922_2_threads.json
 bench show bench/results/h200_bf16.json
@@ -42,7 +42,7 @@ bench show bench/results/elementwise_xeon.json
 bench show bench/results/tiles_avx512_zen4.json
 bench show bench/results/ladder_gpu_simulated.json
 bench show bench/results/ladder_tensor_h200.json
-bench show bench/results/never_lose_xeon16.json
+bench show bench/results/xeon_random_99016_16_threads.json
 bench compare bench/results/zen4_epilogues.json bench/results/zen4_epilogues.json --all
 """.strip().splitlines()
 

@@ -27,7 +27,7 @@ from tilewright.text import plural, size
 rows = Rows("cpu")
 # The sweeps of all sizes, in a file or in one for each number of threads, and a file for the numbers that are in none
 SWEEPS = {"intel_core_perf.png": ("article_xeon*.json", "article_xeon16_2026_11_30.json"),
-          "amd_ryzen_perf.png": ("article_zen*.json", "zen4.json")}
+          "amd_ryzen_perf.png": ("article_zen*.json", "article_zen4_2_threads.json")}
 
 
 # ---- the sweeps
