@@ -1,7 +1,7 @@
 """Attention on a GPU: tilewright's kernel beside cuDNN's and FlashAttention's through torch, in CUDA graphs.
 
     python bench/attention.py [--plans] [--sizes 128,64] [--lengths 1024,4096,16384] [--rounds 5] [--decode] [--scores]
-                              [--fp8] [--backward] [--out FILE]
+                              [--fp8] [--backward [--ordered]] [--alone] [--out FILE]
 
 Queries, keys and values [16384 / L, 2048 / D, L, D] in bf16. A result is compared with float64 on some rows before it
 is timed. Rates count the products of pairs that a query sees. `--plans`: others than the one that is chosen, too.
@@ -172,7 +172,7 @@ def main() -> None:
     parser.add_argument("--sizes", default="128,64")
     parser.add_argument("--lengths", default="1024,4096,16384")
     parser.add_argument("--rounds", type=int, default=5)
-    for name in ("plans", "decode", "scores", "fp8", "backward", "compile", "alone"):
+    for name in ("plans", "decode", "scores", "fp8", "backward", "ordered", "compile", "alone"):
         parser.add_argument(f"--{name}", action="store_true")
     parser.add_argument("--out", type=Path)
     asked = results.options(parser, "out")

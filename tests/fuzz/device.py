@@ -113,8 +113,8 @@ def small(name: str, seed: int) -> Case:
 
     for number in count():
         case = driver.draw(fuzzer(f"{name}/{number % 8}"), seed, number)
-        if "row" not in case:                   # attention, convolutions
-            numbers = [*case["sizes"].values(), *case["window"]] if "window" in case else [
+        if "row" not in case:                   # convolutions, attention
+            numbers = [*case["sizes"].values(), *case["window"]] if "step" in case else [
                 case[x] for x in ("sequences", "kv_heads", "group", "queries", "keys")]
             if math.prod(numbers) <= 40000:
                 return case

@@ -20,8 +20,7 @@ FEW = (1, 1, 2, 3, 7, 16)
 # Of a head's result, by norms, since results are means of many values: powers and the result are rounded, those of
 # e4m3fn to four bits. Of the largest |v|, for each element.
 ERRORS = {"f16": (2e-3, 2e-3), "bf16": (1e-2, 1.6e-2), "e4m3fn": (1e-1, 8e-2)}
-# Of gradients: of all of them by norms, and of each element beside the largest one. Few scores of large products leave
-# most, since the result, of which delta is computed, is rounded.
+# Of gradients: of all of them by norms, and of each element beside the largest one.
 GRADIENT_SIZES = ((64, 64), (128, 128), (32, 32), (96, 96), (64, 128), (128, 32))
 NOTHING = 1e-4                  # of one key that a query sees: the difference of two sums, which is 0
 GRADIENT_ERRORS = {"f16": (3e-3, 1e-2), "bf16": (1.5e-2, 5e-2)}
@@ -78,17 +77,17 @@ def check(on: Any, case: Case) -> None:
     apart = np.abs(np.where(np.isfinite(logs), lse, 0) - np.where(np.isfinite(logs), logs, 0)).max(initial=0)
     assert apart <= (3e-2 if case["q"] == "e4m3fn" else 1e-3), f"lse {apart}"
     if case.get("gradients") and "wgmma" in on.target.instructions:
-        check_gradients(on, case, arrays, how, {**there, **beside, "out": out, "lse": logarithms})
+        check_gradients(on, case, arrays, how, {**there, **beside, "out": out, "lse": logarithms}, found)
 
 
-def check_gradients(on: Any, case: Case, arrays: Any, how: Any, there: Any) -> None:
+def check_gradients(on: Any, case: Case, arrays: Any, how: Any, there: Any, result: Any) -> None:
     """From the call's results on the device: in an order twice, and as they come."""
     rng, call = np.random.default_rng(case["data"]), checked(**arrays, **how)
     rows = arrays["q"].shape[:-1]
     g = rng.standard_normal((*rows, call.v.shape[-1])).astype(arrays["q"].dtype)
     by_lse = rng.standard_normal(rows).astype(np.float32) if case["data"] % 2 else None
     four = (None,) * (4 - g.ndim)
-    wanted = gradients_of(call, g[four], None if by_lse is None else by_lse[four])
+    wanted = gradients_of(call, g[four], None if by_lse is None else by_lse[four], result[four])
     there["by_out"] = placed(on, _laid(g, case["tokens_first"]))
     if by_lse is not None:
         there["by_lse"] = placed(on, by_lse)

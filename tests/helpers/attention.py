@@ -89,8 +89,12 @@ def _head(call: Attending, s: int, head: int, q: Any, k: Any, v: Any) -> tuple[A
         return out, np.where(total == 0, -np.inf, largest + np.log(total))
 
 
-def gradients_of(call: Attending, by_out: np.ndarray, by_lse: np.ndarray | None = None) -> tuple[np.ndarray, ...]:
+def gradients_of(call: Attending, by_out: np.ndarray, by_lse: np.ndarray | None = None,
+                 result: np.ndarray | None = None) -> tuple[np.ndarray, ...]:
     """The gradients by q, k and v in float64, of calls without score functions, with the shapes of the call's arrays.
+
+    result: the call's as an engine rounded it, of which gradients are computed. Where powers of few keys are nearly 1
+    and 0, slopes P*(g v - g out) are small differences of large numbers, which change by |g| times its rounding.
     """
     p = call.problem
     found = tuple(np.zeros(x.shape) for x in (call.q, call.k, call.v))
@@ -104,7 +108,7 @@ def gradients_of(call: Attending, by_out: np.ndarray, by_lse: np.ndarray | None 
             scores, seen = _seen(p, q[head], k[kv])
             seen &= (lse > -np.inf)[:, None]
             powers = np.where(seen, np.exp(scores - np.where(lse > -np.inf, lse, 0)[:, None]), 0)
-            delta = (g * out).sum(1)
+            delta = (g * (out if result is None else result[place][head, rows].astype(np.float64))).sum(1)
             if by_lse is not None:
                 delta = delta - by_lse[place][head, rows]
             slopes = powers * (g @ v[kv].T - delta[:, None]) * p.scale

@@ -18,7 +18,7 @@ import pytest
 
 import tilewright as tw
 from tests.doubles import planted_fuzzer
-from tests.fuzz import driver, fences
+from tests.fuzz import device, driver, fences, sanitized
 from tests.fuzz.memory import Placed
 from tests.helpers.processes import run
 from tilewright.api import dispatch, products
@@ -49,6 +49,13 @@ def test_a_case_of_each_kind_of_call_on_a_gpu_in_the_simulator() -> None:
                           text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "18 kinds, 0 failures" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["attention", "convolutions"])
+def test_small_cases_for_the_sanitizer(name: str) -> None:
+    pytest.importorskip("cuda.bindings.driver")
+    cases = [device.small(name, seed) for seed in range(sanitized.CASES)]
+    assert len({str(case) for case in cases}) == sanitized.CASES
 
 
 # ---- the driver

@@ -34,7 +34,8 @@ __all__ = ["AddressSpace", "Event", "Fault", "Place", "Report", "Traffic", "obse
 
 def run(function: Function, *args: Any, grid: int | Sequence[int] | None = None, memory: AddressSpace | None = None,
         externals: Mapping[str, Callable[..., Any]] | None = None, granule: int | None = None,
-        target: str | None = None, observer: Callable[[Event], None] | None = None) -> Report:
+        target: str | None = None, observer: Callable[[Event], None] | None = None,
+        starts: Sequence[int] = ()) -> Report:
     """Run `function` on these arguments, changing arrays in place, and report what it did; a Fault if it did wrong.
 
     A pointer parameter takes a contiguous array of its element type, a recorded function, or an address from `memory`,
@@ -51,10 +52,14 @@ def run(function: Function, *args: Any, grid: int | Sequence[int] | None = None,
     (64). `target`: the name of the chip whose shared memory is meant, where waves of the same size have several kinds:
     "gfx950", or "gfx942", which is meant unless said. `observer` is called with an Event for each load and store, each
     barrier, fence, wait and copy, each multiply-add and product, each round of a loop, each `k.mark`, as they happen.
+
+    `starts`: the numbers of CTAs, along x first (of clusters, if there are any), in the order in which they start; that
+    of the numbers unless given. Few run at once, and each to its end before others start, so that waiting for a CTA
+    that starts later is a deadlock, which is a Fault. No device promises an order.
     """
     machine = Machine(function, memory or AddressSpace(), externals or {}, None if granule is None else Report(granule),
                       target, observer=observer)
-    return machine.run_grid(args, grid)
+    return machine.run_grid(args, grid, starts)
 
 
 def run_team(function: Function, *args: Any, threads: int, memory: AddressSpace | None = None,

@@ -65,7 +65,8 @@ class Machine:
         self.ready: list[Gang] = []
         self.parted: list[Gang] = []        # gangs that still wait when others of their gang go on
         self.progress = 0                   # how often anything has been stored
-        self.first = 0                      # of the CTAs that run now, in the grid
+        self.first = 0                      # of the CTAs that run now, in the order of their start
+        self.starts: Sequence[int] = ()     # numbers of clusters in that order, if it is not that of numbers
         self._codes: dict[Function, Code] = {}
 
     def exist(self, threads: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -85,9 +86,9 @@ class Machine:
         gangs = [Gang(self, np.array([t])) for t in range(threads)]
         return self._launch(gangs, [self.arguments([*arguments, t]) for t in range(threads)])
 
-    def run_grid(self, arguments: Sequence[Any], grid: Grid) -> Report:
+    def run_grid(self, arguments: Sequence[Any], grid: Grid, starts: Sequence[int] = ()) -> Report:
         """All CTAs of a grid, as many of them at once as make large gangs; of a CPU function its one thread."""
-        self.grid, size = given.grid(self.function, grid), self.clusters.size
+        self.grid, size, self.starts = given.grid(self.function, grid), self.clusters.size, starts
         if self.function.programs:
             given.count(self.function, arguments)
             x, y, z = self.grid
@@ -250,6 +251,7 @@ class Machine:
     def _coordinates(self, cta: int) -> Coordinates:
         """The grid coordinates of a CTA that runs now, or did: cluster after cluster, and in each along x first."""
         cluster, rank = divmod(int(self.first + cta), self.clusters.size)
+        cluster = self.starts[cluster] if self.starts else cluster
         x, y, z = (i * ctas for i, ctas in zip(_unfold(cluster, *(
             extent // ctas for extent, ctas in zip(self.grid, self.function.cluster))), self.function.cluster))
         dx, dy, dz = _unfold(rank, *self.function.cluster)

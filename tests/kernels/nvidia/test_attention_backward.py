@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
+from random import Random
 
 import numpy as np
 import pytest
@@ -38,13 +39,13 @@ def strides(**arrays):
     return found
 
 
-def launched(f, values, grid, observer=None):
-    return simulator.run(f, *(values[name] for name, _ in f.params), grid=grid, observer=observer)
+def launched(f, values, grid, **how):
+    return simulator.run(f, *(values[name] for name, _ in f.params), grid=grid, **how)
 
 
 def run(queries, keys, batch=1, heads=1, group=1, size=64, value_size=None, before=None, after=None, section=1,
         scale=None, format="bf16", plan=None, by_lse=False, ordered=False,
-        observer=None):
+        **how):
     """The report of the main launch, after gradients were compared with those of float64."""
     T, rng = get(format).dtype, np.random.default_rng(queries + keys)
     value_size, kv_heads = value_size or size, heads // group
@@ -66,6 +67,7 @@ def run(queries, keys, batch=1, heads=1, group=1, size=64, value_size=None, befo
                "pairs": batch*kv_heads, "section": section, "before": before or 0, "scale": p.scale,
                "after": 1 << 20 if after is None else after, "factor": np.float32(p.scale * math.log2(math.e)),
                "rows": rows, "counters": np.full(batch*heads*tiles, 7, np.int32), "lse_head": queries,
+               "ticket": np.full(1, 7, np.int32),
                "lse_batch": heads*queries, "lse": lse.astype(np.float32), "by_lse": g_lse, "by_lse_head": queries,
                "by_lse_batch": heads*queries, "sums": sums}
     launched(emit_rows(shape, plan, by_lse), numbers | strides(out=out.astype(T), g=g), (tiles, heads, batch))
@@ -73,7 +75,7 @@ def run(queries, keys, batch=1, heads=1, group=1, size=64, value_size=None, befo
     types = dict(f.params)
     maps = {x: mapped(y, types[x].type.tile) for x, y in zip(("q", "k", "v", "g", "sums"), (q, k, v, g, sums))}
     numbers |= strides(by_k=by_k, by_v=by_v)
-    report = launched(f, numbers | maps, -(-keys // plans.KEYS)*batch*kv_heads, observer)
+    report = launched(f, numbers | maps, -(-keys // plans.KEYS)*batch*kv_heads, **how)
     launched(emit_rounded(shape, plan), numbers | strides(by_q=by_q), (tiles, heads, batch))
     for found, wanted in zip((by_q, by_k, by_v), want, strict=True):
         near(found, wanted)
@@ -115,6 +117,16 @@ def test_sums_have_an_order():
     for ctas in added.values():
         assert len(set(ctas)) > 1
         assert ctas == sorted(ctas)
+
+
+@pytest.mark.parametrize("options", [{"queries": 70, "keys": 1100}, {"queries": 200, "keys": 520, "after": 0},
+                                     {"queries": 260, "keys": 300, "heads": 4, "group": 2, "before": 90, "after": 60}],
+                         ids=["full", "causal", "window"])
+def test_ctas_may_start_in_any_order(options):
+    """A CTA that waited for one that starts behind it would never end."""
+    ctas = -(-options["keys"] // 128) * options.get("heads", 1) // options.get("group", 1)
+    for starts in ([*range(ctas)][::-1], Random(3).sample(range(ctas), ctas)):
+        run(**options, size=32, ordered=True, starts=starts)
 
 
 @pytest.mark.sampled(1)

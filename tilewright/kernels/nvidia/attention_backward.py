@@ -18,8 +18,14 @@ While a warpgroup computes powers, tensor cores have D, and the products of the 
 while it leaves dQ, dK. dS has two buffers: before a warpgroup overwrites one it has met the other, which has waited for
 its products of two rounds before.
 
-ordered     a tile of queries is added to by one tile of keys after the other, the last one that it sees first: CTAs of
-            later keys have smaller numbers, and so are there already. On the diagonal nobody waits.
+ordered     a tile of queries is added to by one tile of keys after the other, the last one that it sees first: a CTA
+            waits until `counters` says that all later tiles of keys have been added to its tile of queries
+
+Why waiting in order ends, whatever the order in which a device starts CTAs: a CTA does not take the work of its number
+in the grid but that of its ticket, of which there is one for each CTA that has started. Tickets count the tiles of keys
+of a (sequence, kv head) down, so that a CTA waits only for smaller tickets: for CTAs that have started, and that keep
+their multiprocessor until they end. Of those that have not ended the one with the smallest ticket waits for nobody,
+and so all end. A test has the simulator start CTAs in other orders.
 """
 from __future__ import annotations
 
@@ -60,13 +66,13 @@ def emit_attention_backward(SHAPE: BackwardShape, PLAN: BackwardPlan, WARP: int 
     by_v with `distances`; group: query heads of a kv head; kv_heads, pairs of (sequence, kv head); section of them, see
     `Work`; scale; factor = scale * log2(e); `parameters`. By the fields of SHAPE also
         band        after, and of a window before: a query at position i sees keys i - before to i + after
-        ordered     counters, 0, of each tile of queries
-    Grid: tiles of 128 keys * pairs; ragged: keys // 128 + sequences, kv heads.
+        ordered     counters of tiles of queries and the ticket, all 0
+    Grid: tiles of 128 keys * pairs; ragged: (keys // 128 + sequences) * kv heads.
     """
     s, shape, T = BackwardSizes(SHAPE, PLAN), SHAPE, memory_type(SHAPE.format)
     more: dict[str, Any] = {"before": i32} if shape.band == "window" else {}
     more |= {"after": i32} if shape.band else {}
-    more |= {"counters": ptr(i32)} if shape.ordered else {}
+    more |= {"counters": ptr(i32), "ticket": ptr(i32)} if shape.ordered else {}
     more = {**s.maps, "rows": ptr(f32), "by_k": ptr(T), "by_v": ptr(T), **distances("by_k", "by_v"), "group": i32,
             "kv_heads": i32, "pairs": i32, "section": i32, "scale": f32, "factor": f32, **parameters(shape), **more}
     k = Kernel(f"attention_backward_{shape.name}_{PLAN.name}", threads=GROUP*(WARPGROUPS + 1), noalias=False, **more)
@@ -77,7 +83,7 @@ def emit_attention_backward(SHAPE: BackwardShape, PLAN: BackwardPlan, WARP: int 
         k.registers(REGISTERS[1], more=False)
         warp = k.uniform(parts.t // WARP) - WARPS*WARPGROUPS
         _load(parts, warp == 0)
-        _add(parts, warp == 1, parts.t % WARP == 0)
+        _add(parts, parts.t == GROUP*WARPGROUPS + WARP)
     return k.function
 
 
@@ -110,9 +116,16 @@ class _Parts:
         sums = k.smem("sums_smem", (s.SLABS*SLAB_FLOATS,), f32, ALIGN)
         rows = k.smem("rows_smem", (STAGES, s.ROWS), f32)
         sums_full, sums_empty = (k.mbarriers(f"sums_{x}", WARPGROUPS) for x in ("full", "empty"))
-        k.init_mbarriers()
+        number = k.block[0]
+        if s.shape.ordered:
+            ticket = k.smem("ticket_smem", (1,), i32)
+            with k.when(k.thread[0] == 0):
+                ticket[0] = k.atomic_add(g.ticket, 1, "monotonic")
+        k.init_mbarriers()                      # all threads meet here
+        if s.shape.ordered:
+            number = k.uniform(ticket[0])
         return cls(k, g, s, k.thread[0], keys, values, queries, grads, rows, slopes, sums, sums_full, sums_empty,
-                   Work.taken(k, g, s))
+                   Work.taken(k, g, s, number))
 
 
 # ---- the role that copies and adds
@@ -140,8 +153,8 @@ def _load(parts: _Parts, here: Value) -> None:
             parts.grads.copy(g.g, stage, 0, (row, head, work.sequence))
 
 
-def _add(parts: _Parts, here: Value, one: Value) -> None:
-    """Gradients by queries to the sums in global memory, by one thread of this warp."""
+def _add(parts: _Parts, here: Value) -> None:
+    """Gradients by queries to the sums in global memory, by this thread alone."""
     k, g, s, work = parts.k, parts.g, parts.s, parts.work
     with k.loop(k.select(here, work.rounds, 0), unroll=False) as number:
         head, tile = work.round(k, number)
@@ -150,20 +163,19 @@ def _add(parts: _Parts, here: Value, one: Value) -> None:
             slabs = range(s.SLABS // 2) if s.QUERIES > M else range(s.COLUMNS // SLAB)
             slabs = slabs if w == 0 else range(slabs.stop, s.SLABS)
             parts.sums_full.wait(w, number % 2, sleep=True)
-            with k.when(one):
-                if w == 0 and s.shape.ordered:
-                    _wait_for_order(k, g, s, work, place, tile)
-                for slab in slabs:
-                    to = (place*s.SLABS + slab)*(SLAB_FLOATS // LINE)
-                    k.tma_store(g.sums, (0, to), parts.sums.at(slab*SLAB_FLOATS), add=True)
-                k.bulk_commit()
-                if s.shape.ordered and w:
-                    k.bulk_wait(0)
-                    k.fence_async("global")
-                    k.fence_device()
-                    k.atomic_add(g.counters + place, 1, "release")
-                else:
-                    k.bulk_wait(0, read=True)
+            if w == 0 and s.shape.ordered:
+                _wait_for_order(k, g, s, work, place, tile)
+            for slab in slabs:
+                to = (place*s.SLABS + slab)*(SLAB_FLOATS // LINE)
+                k.tma_store(g.sums, (0, to), parts.sums.at(slab*SLAB_FLOATS), add=True)
+            k.bulk_commit()
+            if s.shape.ordered and w:
+                k.bulk_wait(0)
+                k.fence_async("global")
+                k.fence_device()
+                k.atomic_add(g.counters + place, 1, "release")
+            else:
+                k.bulk_wait(0, read=True)
             parts.sums_empty.arrive(w, by="warp", turns=WARPS)
 
 

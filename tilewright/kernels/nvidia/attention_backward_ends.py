@@ -38,15 +38,15 @@ def _own(k: Kernel, g: SimpleNamespace, s: BackwardSizes) -> tuple[Sequence, Val
 
 def emit_rows(SHAPE: BackwardShape, PLAN: BackwardPlan, BY_LSE: bool = False, WARP: int = 32) -> Function:
     """Before the main kernel: of each query -delta = gradient of lse - sum of (gradient of the result) * result, and
-    lse in powers of 2, inf where the query sees nothing or is none; sums and counters become 0.
+    lse in powers of 2, inf where the query sees nothing or is none; sums, counters and the ticket become 0.
 
     Parameters: out and g, the result and its gradient, with `distances`; lse, with lse_head and lse_batch, and BY_LSE
-    its gradient by_lse the same; rows, 2*M f32 of each tile of M queries; sums, M*size; with order `counters`; and
-    `parameters`. Grid: tiles of a head (ragged: `Sequence.of_head`), heads, sequences (1).
+    its gradient by_lse the same; rows, 2*M f32 of each tile of M queries; sums, M*size; with order `counters`, one for
+    each tile, and `ticket`; and `parameters`. Grid: tiles of a head (ragged: `Sequence.of_head`), heads, sequences (1).
     """
     s, T = BackwardSizes(SHAPE, PLAN), memory_type(SHAPE.format)
     more: dict[str, Any] = {"by_lse": ptr(f32), "by_lse_head": i64, "by_lse_batch": i64} if BY_LSE else {}
-    more |= {"counters": ptr(i32)} if SHAPE.ordered else {}
+    more |= {"counters": ptr(i32), "ticket": ptr(i32)} if SHAPE.ordered else {}
     k = Kernel(f"attention_rows_{SHAPE.name}_{PLAN.name}{'_lse' * BY_LSE}", threads=THREADS, noalias=False, out=ptr(T),
                g=ptr(T), **distances("out", "g"), lse=ptr(f32), lse_head=i64, lse_batch=i64, rows=ptr(f32),
                sums=ptr(f32), **parameters(SHAPE), **more)
@@ -54,6 +54,9 @@ def emit_rows(SHAPE: BackwardShape, PLAN: BackwardPlan, BY_LSE: bool = False, WA
     t = k.thread[0]
     own, batch, head, tile = _own(k, g, s)
     place, warp, lane = own.place(head, tile), k.uniform(t // WARP), t % WARP
+    if SHAPE.ordered:
+        with k.when((t == 0) & (k.block[0] + k.block[1] + k.block_z == 0)):
+            g.ticket[0] = 0
     with k.when(tile*s.QUERIES < own.queries):
         sums = g.sums + k.cast(place, i64)*(s.SLABS*SLAB_FLOATS) + t*4
         for first in range(0, s.SLABS*SLAB_FLOATS, THREADS*4):

@@ -194,7 +194,7 @@ class Work:
     place in arrays.
 
     In a section of pairs of sequence and kv head the tiles of all its pairs that see most queries come first; with an
-    order those of the last keys.
+    order those of the last keys. `number` of `taken` counts work in this order.
     """
     own: Sequence
     sequence: Value
@@ -208,25 +208,25 @@ class Work:
     shift: Value
 
     @classmethod
-    def taken(cls, k: Kernel, g: SimpleNamespace, s: BackwardSizes) -> Work:
+    def taken(cls, k: Kernel, g: SimpleNamespace, s: BackwardSizes, number: Value) -> Work:
         shape = s.shape
         if shape.ragged:
-            kv_head, index = k.block[1], k.block[0]
-            if shape.ordered:
-                index = k.grid[0] - 1 - index
-            number, tile = tile_of(k, g, g.k_offsets, index, KEYS)
+            tiles = g.keys // KEYS + g.sequences
+            kv_head = number // tiles
+            index = number - kv_head*tiles
+            place, tile = tile_of(k, g, g.k_offsets, tiles - 1 - index if shape.ordered else index, KEYS)
             batch = k.constant(i32, 0)
         else:
             tiles = k.ceil_div(g.keys, KEYS)
-            section = k.block[0] // (tiles*g.section)
-            inside, width = k.block[0] - section*tiles*g.section, k.min(g.section, g.pairs - section*g.section)
+            section = number // (tiles*g.section)
+            inside, width = number - section*tiles*g.section, k.min(g.section, g.pairs - section*g.section)
             tile = inside // width
             pair = section*g.section + (inside - tile*width)
             if shape.ordered:
                 tile = tiles - 1 - tile
-            batch = number = pair // g.kv_heads
-            kv_head = pair - number*g.kv_heads
-        own = sequence(k, g, s, number)
+            batch = place = pair // g.kv_heads
+            kv_head = pair - place*g.kv_heads
+        own = sequence(k, g, s, place)
         j0 = tile*KEYS
         first, end = k.constant(i32, 0), k.ceil_div(own.queries, s.QUERIES)
         shift = k.constant(i32, 0) if shape.upper else own.keys - own.queries

@@ -105,7 +105,7 @@ class Ready:
         batch = 1 if p.ragged else p.sequences
         every = tiles*p.heads*batch                                     # tiles of queries
         self.shapes = {"rows": ((every, 2*M), F32), "sums": ((every*M*p.size // LINE, LINE), F32),
-                       "counters": ((every if deterministic else 1,), I32)}
+                       **({"counters": ((every,), I32), "ticket": ((1,), I32)} if deterministic else {})}
         numbers = {
             "queries": p.queries, "keys": p.keys, "heads": p.heads, "group": p.group, "kv_heads": p.kv_heads,
             "pairs": pairs, "section": nvidia_attention_backward.section(p), "sequences": p.sequences,
@@ -113,7 +113,7 @@ class Ready:
             "scale": p.scale, "factor": p.scale * math.log2(math.e), **distances(arrays)}
         names, how = (*arrays, *self.shapes), {"SHAPE": shape, "PLAN": plan}
         rows = run.kernel(PARTS + "rows", **how, BY_LSE="by_lse" in arrays)
-        grid = (p.keys // KEYS + p.sequences, p.kv_heads) if p.ragged else (-(-p.keys // KEYS) * pairs,)
+        grid = ((p.keys // KEYS + p.sequences) * p.kv_heads if p.ragged else -(-p.keys // KEYS) * pairs,)
         sums = np.lib.stride_tricks.as_strided(np.zeros(1, F32), self.shapes["sums"][0], (4*LINE, 4))   # a shadow
         mapped = {**operands, "sums": sums}
         self.starts = (Launch(run, rows, (tiles, p.heads, batch), numbers, {}, names),
