@@ -51,26 +51,16 @@ def masked_store(chip: Any, rows: int, columns: int) -> set[tuple[int, int]]:
 
 def lecture(name: str, n: int, **sizes: int) -> tuple[int, int]:
     """Numbers loaded from global and from shared memory by a step of the GPU ladder with these tiles, of squares."""
-    from tilewright.lab.ladder import gpu01_naive, gpu02_tiled, gpu03_registers, gpu04_shared
-    emit: Any = {"naive": gpu01_naive.emit_naive, "tiled": gpu02_tiled.emit_tiled,
-                 "registers": gpu03_registers.emit_registers, "shared": gpu04_shared.emit_shared}[name]
-    function = emit(**sizes)
-    a = np.ones((n, n), np.float32)
-    x, y = function.threads[:2]
-    each = sizes.get("V", 1)
-    grid = (-(-n // (x * each)), -(-n // (y * each)))
-    report = simulator.run(function, n, n, n, 1.0, a, n, a.copy(), n, 0.0, np.empty_like(a), n, grid=grid)
+    from tilewright.lab.ladder.run import counted
+    report = counted(name, n, n, n, sizes=sizes)
     return report.of(verb="load", space="global").elements, report.of(verb="load", space="shared").elements
 
 
 def tile_traffic(step: str) -> tuple[int, int]:
     """Bytes of A and B that one CTA of a step loads from global memory, and that it stores to shared memory, of 64
     steps of k."""
-    from tilewright.lab.ladder.steps import GPU_STEPS
-    found, k = GPU_STEPS[step], 64
-    m, n = cta_tile(step)
-    a, b, c = np.ones((m, k), np.float32), np.ones((k, n), np.float32), np.empty((m, n), np.float32)
-    report = simulator.run(found.emit(), m, n, k, 1.0, a, k, b, n, 0.0, c, n, grid=found.grid(m, n))
+    from tilewright.lab.ladder.run import counted
+    report = counted(step, *cta_tile(step), 64)
     loaded = sum(report.of(array, "load", "global").bytes for array in "ab")
     tiles = [traffic.bytes for site, traffic in report.traffic.items()
              if (site.space, site.verb) == ("shared", "store") and "c_smem" not in site.line.text]
@@ -79,21 +69,17 @@ def tile_traffic(step: str) -> tuple[int, int]:
 
 def cta_tile(step: str) -> tuple[int, int]:
     """Rows and columns of C that a CTA of a step computes."""
-    from tilewright.lab.ladder import gpu06_padded, gpu12_async
-    return (gpu12_async.CTA_M, gpu12_async.CTA_N) if step == "async" else (gpu06_padded.L, gpu06_padded.L)
+    from tilewright.lab.ladder.steps import GPU_STEPS
+    return GPU_STEPS[step].tile()
 
 
 @cache
 def events(step: str, k: int = 8, pad: int = -1, target: str = "sm_86") -> tuple[simulator.Event, ...]:
     """Everything that one CTA of a step of the GPU ladder does, of so many steps of k; `pad`: another padding of the
     sixth one."""
-    from tilewright.lab.ladder.steps import GPU_STEPS
-    found, (m, n) = GPU_STEPS[step], cta_tile(step)
-    function = found.emit() if pad < 0 else found.emit(PAD=pad)
-    a, b, c = np.ones((m, k), np.float32), np.ones((k, n), np.float32), np.empty((m, n), np.float32)
+    from tilewright.lab.ladder.run import counted
     told: list[simulator.Event] = []
-    simulator.run(function, m, n, k, 1.0, a, k, b, n, 0.0, c, n, grid=found.grid(m, n), target=target,
-                  observer=told.append)
+    counted(step, *cta_tile(step), k, sizes={} if pad < 0 else {"PAD": pad}, target=target, observer=told.append)
     return tuple(told)
 
 

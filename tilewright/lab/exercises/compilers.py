@@ -13,7 +13,7 @@ from tilewright.ir import Function, Kernel, f32, ptr
 from tilewright.lab.exercises.cpu import integers
 from tilewright.lab.exercises.mechanism import Wrong, agree, ask, ask_pair, exercise, shown
 from tilewright.lab.ladder.gpu04_shared import walk as fetched
-from tilewright.lab.ladder.steps import GPU_STEPS
+from tilewright.lab.ladder.run import counted
 from tilewright.nests.nest import Refused
 from tilewright.nests.schedules.schedule import Schedule, schedule
 from tilewright.targets.nvidia import GpuTarget
@@ -27,8 +27,7 @@ def loads(answer: Callable[[str, int, int, int], int]) -> str:
     for version, n, V, L in (("V1", 8, 1, 8), ("V1.5", 16, 2, 8), ("V1.5", 16, 4, 16), ("V2", 16, 2, 8),
                              ("V2", 16, 4, 16), ("V3", 16, 2, 8), ("V3", 32, 4, 16)):
         sizes = {"V1": {"BLOCK": 8}, "V3": {"L": L, "S": 8, "V": V}}.get(version, {"V": V, "BLOCK": L // V})
-        step, a, c = GPU_STEPS[VERSIONS[version]], integers(n, n), np.zeros((n, n), np.float32)
-        report = simulator.run(step.emit(**sizes), n, n, n, 1.0, a, n, a, n, 0.0, c, n, grid=step.grid(n, n, **sizes))
+        report = counted(VERSIONS[version], n, n, n, sizes=sizes)
         cases.append(((version, n, V, L), report.of(space="global", verb="load").elements))
 
     def hint(args: tuple[Any, ...], got: Any, wanted: Any) -> str:

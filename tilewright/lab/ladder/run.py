@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,6 +23,7 @@ from tilewright.targets import AmdTarget, CpuTarget, GpuTarget, Target
 
 if TYPE_CHECKING:
     from tilewright.compiled.base import Compiled
+    from tilewright.ir import Function
     from tilewright.problem import Gemm
 
 Data = Literal["integers", "random"]
@@ -86,6 +88,34 @@ def simulate(name: str, problem: Gemm, target: CpuTarget | GpuTarget, a: Array, 
                            c if beta else simulator.uninitialised(c), n, grid=chosen.grid(m, n), target=target.name)
     report.compiled = partial(assembled, function, target)
     return report, note
+
+
+def integers(rows: int, columns: int, ld: int = 0, seed: int = 0) -> Any:
+    """Small whole numbers [rows, columns], in rows of `ld`, between which there are no numbers."""
+    whole = np.full((rows, ld or columns), np.nan, np.float32)
+    whole[:, :columns] = np.random.default_rng(seed).integers(-4, 5, (rows, columns))
+    return whole[:, :columns]
+
+
+def counted(name: str, m: int, n: int, k: int, *, alpha: float = 1.0, beta: float = 0.0, gap: int = 0,
+            function: Function | None = None, sizes: Mapping[str, int] | None = None, **options: Any
+            ) -> simulator.Report:
+    """What a step of the GPU ladder in f32 does for alpha A B + beta C of small whole numbers. RuntimeError if the
+    result is not exact, or if what lies in gaps of so many elements behind rows is not as it was.
+
+    function    instead of the step's own; `sizes` are parameters of its emitter, `options` of simulator.run
+    """
+    step, sizes = GPU_STEPS[name], sizes or {}
+    a, b, c = integers(m, k, k + gap), integers(k, n, n + gap, 1), integers(m, n, n + gap, 2)
+    wanted = alpha * (a.astype(np.float64) @ b) + (beta * c.astype(np.float64) if beta else 0)
+    if not beta:
+        c[:] = np.nan
+    report = simulator.run(function or step.emit(**sizes), m, n, k, alpha, *(
+        each for x in (a, b) for each in (x.ravel() if step.textures else x, x.shape[1] + gap)), beta, c, n + gap,
+        grid=step.grid(m, n, **sizes), **options)
+    if not (np.array_equal(c, wanted) and (not gap or np.isnan(c.base[:, n:]).all())):
+        raise RuntimeError(f"step {step.title} gives a wrong product")
+    return report
 
 
 def tensor_step(name: str, target: GpuTarget, a: Array, b: Array, c: Array, beta: float = 0.0,

@@ -12,7 +12,7 @@ from tilewright import simulator, targets
 from tilewright.blocks import Program
 from tilewright.ir import f32, ptr
 from tilewright.lab.bench.suites import ladders
-from tilewright.lab.ladder import gpu01_naive, gpu02_tiled, gpu03_registers, gpu04_shared, tunable
+from tilewright.lab.ladder import gpu01_naive, gpu02_tiled, gpu03_registers, gpu04_shared, run, tunable
 from tilewright.lab.ladder.steps import GPU_STEPS
 from tilewright.lab.reproduce import sources
 from tilewright.lab.reproduce.row import Absent, Cell, Rows, Setting, drawing
@@ -31,15 +31,8 @@ H100 = "sm_90a"
 
 @cache
 def counted(step: str, n: int = N) -> Any:
-    """What the simulator counts of a step for n x n x n by SIZES; the product of whole numbers is exact."""
-    found = GPU_STEPS[step]
-    a, b = np.random.default_rng(0).integers(-4, 5, (2, n, n)).astype(np.float32)
-    c = np.full((n, n), np.nan, np.float32)
-    report = simulator.run(found.emit(**SIZES[step]), n, n, n, 1.0, a, n, b, n, 0.0, c, n,
-                           grid=found.grid(n, n, **SIZES[step]), target=H100)
-    if not np.array_equal(c, a @ b):
-        raise RuntimeError(f"the step {step} gives a wrong product")
-    return report
+    """What the simulator counts of a step for n x n x n by SIZES."""
+    return run.counted(step, n, n, n, sizes=SIZES[step], target=H100)
 
 
 def threads(step: str, n: int = N) -> int:
@@ -101,12 +94,9 @@ def _races() -> str:
         text = "\n".join(lines[:i] + [re.sub(r"k\.barrier\(\)", "pass", lines[i])] + lines[i + 1:])
         names = dict(vars(gpu04_shared))
         exec(compile(text, "V3", "exec"), names)
-        n = N
-        a, b = np.ones((2, n, n), np.float32)
-        c = np.zeros((n, n), np.float32)
         try:
-            simulator.run(names["emit_shared"](**SIZES["shared"]), n, n, n, 1.0, a, n, b, n, 0.0, c, n,
-                          grid=GPU_STEPS["shared"].grid(n, n, **SIZES["shared"]), target=H100)
+            run.counted("shared", N, N, N, function=names["emit_shared"](**SIZES["shared"]), sizes=SIZES["shared"],
+                        target=H100)
             says.append(f"without the {which} barrier it finds nothing")
         except simulator.Fault as fault:
             says.append(f"without the {which} barrier: `{str(fault).splitlines()[0]}`")

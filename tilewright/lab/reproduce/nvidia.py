@@ -16,6 +16,7 @@ from tilewright.lab.bench.suites import shapes
 from tilewright.lab.ladder import gpu08_buffered, gpu09_warps, gpu12_async
 from tilewright.lab.ladder.gpu06_padded import PAD, L, S, T, V
 from tilewright.lab.ladder.gpu13_dispatch import choose
+from tilewright.lab.ladder.run import counted, integers
 from tilewright.lab.ladder.steps import GPU_STEPS
 from tilewright.lab.measure import gpu_rules, gpu_state
 from tilewright.lab.reproduce import nvidia_sweep as sweep
@@ -32,28 +33,11 @@ TITLES = sweep.TITLES
 
 # ---- what steps do in the simulator
 
-def integers(rows: int, columns: int, ld: int = 0, seed: int = 0) -> Any:
-    """Small whole numbers [rows, columns], in rows of `ld`, between which there are no numbers."""
-    whole = np.full((rows, ld or columns), np.nan, np.float32)
-    whole[:, :columns] = np.random.default_rng(seed).integers(-4, 5, (rows, columns))
-    return whole[:, :columns]
-
-
 @cache
-def simulated(name: str, sizes: tuple[int, int, int] = ONE_TILE, beta: float = 0.0, gap: int = 0,
-              **options: int) -> simulator.Report:
-    """A step's report. Its product is compared with the exact one, and rows may have a gap behind them, which must stay
-    as it was."""
-    step, (m, n, k) = GPU_STEPS[name], sizes
-    a, b, c = integers(m, k, k + gap), integers(k, n, n + gap, 1), integers(m, n, n + gap, 2)
-    wanted = 2 * (a.astype(np.float64) @ b) + (beta * c.astype(np.float64) if beta else 0)
-    if not beta:
-        c[:] = np.nan
-    report = simulator.run(step.emit(**options), m, n, k, 2.0, a, k + gap, b, n + gap, beta, c, n + gap,
-                           grid=step.grid(m, n, **options))
-    if not (np.array_equal(c, wanted) and (not gap or np.isnan(c.base[:, n:]).all())):
-        raise RuntimeError(f"step {step.title} gives a wrong product")
-    return report
+def simulated(name: str, size: tuple[int, int, int] = ONE_TILE, beta: float = 0.0, gap: int = 0, **sizes: int
+              ) -> simulator.Report:
+    """A step's report for 2 A B + beta C."""
+    return counted(name, *size, alpha=2.0, beta=beta, gap=gap, sizes=sizes)
 
 
 @rows("SGEMM")

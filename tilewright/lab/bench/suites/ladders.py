@@ -238,14 +238,11 @@ def dispatched(found: list[Counts], target: GpuTarget) -> Counts:
 
 def _run(name: str, n: int, target: GpuTarget, granule: int | None = None) -> simulator.Report:
     step = GPU_LADDER[name]
+    if not isinstance(step, TensorStep):
+        return run.counted(name, n, n, n, granule=granule)
     a, b = np.random.default_rng(0).integers(-4, 5, (2, n, n)).astype(np.float32)
-    c = np.full((n, n), np.nan, formats.get(step.formats[0].split("-")[0]).dtype)
-    if isinstance(step, TensorStep):
-        report = run.tensor_step(name, target, a.astype(c.dtype), b.T.astype(c.dtype, "C"), c, granule=granule)
-    else:
-        a_given, b_given = (a.ravel(), b.ravel()) if step.textures else (a, b)
-        report = simulator.run(step.emit(), n, n, n, 1.0, a_given, n, b_given, n, 0.0, c, n,
-                               grid=step.grid(n, n), granule=granule)
+    c = np.full((n, n), np.nan, formats.get("bf16").dtype)
+    report = run.tensor_step(name, target, a.astype(c.dtype), b.T.astype(c.dtype, "C"), c, granule=granule)
     if not np.array_equal(c, (a @ b).astype(c.dtype)):
         raise RuntimeError(f"{step.title} gives a wrong product")
     return report
