@@ -9,19 +9,20 @@ from tilewright.lab.bench import study
 from tilewright.lab.bench.suites import attention_calls as suite
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
 def test_shapes(device: str) -> None:
     drawn = suite.problems(7, 30, ["bf16"], device)
     assert drawn == suite.problems(7, 30, ["bf16"], device) != suite.problems(8, 30, ["bf16"], device)
     assert all(Attention.parse(str(x)) == x and x.keys >= x.queries for x in drawn)
     assert {x.band for x in drawn} == {"", "causal"}
-    assert len(suite.problems(None, 0, ["bf16"], device)) == (14 if device == "cuda" else 4)
+    assert len(suite.problems(None, 0, ["bf16"], device)) == (14 if device == "gpu" else 4)
 
 
-def test_rows_are_compared() -> None:
+@pytest.mark.parametrize("text", ["1x4x33x64 f32 kv_heads=2 causal upper", *(
+    f"1x4x1x64 bf16-{kind}-bf16 keys=40 kv_heads=2" for kind in ("e4m3fn", "i8"))])
+def test_rows_are_compared(text: str) -> None:
     torch = pytest.importorskip("torch")
-    problem = Attention.parse("1x4x33x64 f32 kv_heads=2 causal upper")
-    case = suite.make(problem, 1)
+    case = suite.make(f"{text} factors" if "i8" in text else text, 1, 1)
     for side, ((call, tensors),) in case.sides.items():
         result = call(*tensors)
         assert case.wrong(side, result) == ""

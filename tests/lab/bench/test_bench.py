@@ -1163,4 +1163,4 @@ def test_a_study_is_timed_shown_and_written_and_wrong_results_are_refused(
     else:
         monkeypatch.setitem(suite.CASES, "relu", lambda acc: suite.tw.relu(acc) + 0.1 * isinstance(acc, np.ndarray))
     with pytest.raises(RuntimeError, match=re.escape(f"{names[0]} of {n} by tilewright: its result is wrong")):
-        list(study.records(suite, [n]))
+        list(study.records(suite, [(name, n) for name in suite.CASES]))

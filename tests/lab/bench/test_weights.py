@@ -11,7 +11,7 @@ from tilewright.lab.bench.suites import weights
 def test_contenders_are_right_and_in_the_table(monkeypatch):
     monkeypatch.setattr(study, "seconds", lambda sides, *_: dict.fromkeys(sides, (2.0, 1.0)))
     monkeypatch.setattr(weights, "CASES", weights.CASES[:2])
-    for record in study.records(weights, [256]):
+    for record in study.records(weights, [(name, 256) for name in weights.CASES]):
         formats = {*weights.FORMATS} - ({"mxfp4"} if "[k, n]" in record["case"] else set())
         assert {"bf16", "f32", "numpy f32", *formats} <= set(record["seconds"])
         head, (row,) = study.table(weights, [record])
@@ -19,4 +19,4 @@ def test_contenders_are_right_and_in_the_table(monkeypatch):
         assert row[4].startswith("1.00")
     monkeypatch.setattr(weights.tw, "matmul", lambda a, b, **_: np.zeros((1, 512), np.float32))
     with pytest.raises(RuntimeError, match=r"1 row, \[n, k\] of 256 by bf16: its result is wrong"):
-        next(study.records(weights, [256]))
+        next(study.records(weights, [(name, 256) for name in weights.CASES]))

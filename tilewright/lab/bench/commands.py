@@ -204,8 +204,7 @@ def einsum(options: Options, seed: int | None, count: int, console: Console) -> 
 
 
 def _cells(kind: str, cases: list[Case], options: Options, device: str, minutes: float | None, console: Console) -> int:
-    """Less time for each cell than elsewhere: there are thousands. On a GPU the peer is cuBLAS unless others are
-    named."""
+    """Less time for each cell than elsewhere: there are thousands. On a GPU the peer is cuBLAS by default."""
     budget = 0.3 if options.quick else 1.0
 
     def rules(threads: int) -> Rules:
@@ -265,19 +264,23 @@ def tiles(target: CpuTarget, dtype: str, options: Options, console: Console) -> 
     return finish(report, options, console)
 
 
-def records(kind: str, options: Options, console: Console) -> int:
-    """Elementwise code beside NumPy, epilogues beside torch, or products with their own arithmetic beside scipy, numba,
-    torch and KeOps: the suite of this name, which has its own table."""
+def records(kind: str, options: Options, console: Console, device: str = CPU, **drawn: Any) -> int:
+    """The suite of this name, which has its own table, on CPUs or a GPU. `drawn`: what it draws its cases by."""
     suite = import_module(f"tilewright.lab.bench.suites.{kind}")
     check_outputs(options)
-    sizes = options.sizes or (suite.SIZES[::2] if options.quick else suite.SIZES)
-    report = Report.start(kind, **options.recorded())
+    on = study.TorchDevice(options.device) if device == GPU else None
+    report = Report.start(kind, **options.recorded(), **drawn)
+    report.machine |= {"gpu": on.describe()} if on else {}
+    cases = suite.cases(options, device, **drawn) if drawn else [
+        (name, n) for name in suite.CASES for n in options.sizes or suite.SIZES[::1 + options.quick]]
     found = report.extra[kind] = []
-    with Progress(console, "starting", len(sizes) * len(options.threads) * len(suite.CASES)) as bar:
-        for each in study.records(suite, sizes, options.threads, options.quick, bar.update):
+    with Progress(console, "starting", len(cases) * len(options.threads)) as bar:
+        for each in study.records(suite, cases, options.threads, options.quick, bar.update, on, options.despite_load):
             bar.advance()
             found.append(each)
-    return finish(report, options, console)
+    for line in suite.means(found) if drawn else ():
+        console.print(line, highlight=False)
+    return finish(report, options, console) or int(any(study.OURS in x.get("failed", ()) for x in found))
 
 
 # ---- what they share

@@ -87,11 +87,15 @@ def gpu_rules(quick: bool) -> GpuRules:
     return GpuRules(max_rounds=7 if quick else 15, budget_s=1.5 if quick else 3.0)
 
 
-def seconds(sides: Mapping[str, Sequence[Any]], rules: Rules, on: TorchDevice | None = None) -> dict[str, list[float]]:
-    """One interleaved run of these: of each, seconds for a launch, a figure for each round."""
+def seconds(sides: Mapping[str, Sequence[Any]], rules: Rules, on: TorchDevice | None = None,
+            despite_load: bool = False) -> dict[str, list[float]]:
+    """One interleaved run of these: of each, seconds for a launch, a figure for each round. `despite_load`: by the CPU
+    time of the process."""
     calls: dict[str, list[Call]] = {
         side: [(x, ()) if callable(x) else x for x in launches] for side, launches in sides.items()}
-    if on is None:
+    if despite_load:
+        samples = interleave(calls, rules, clock=time.process_time)
+    elif on is None:
         samples = interleave(calls, rules, settle=settle, disturbed=Watch().disturbed)
     else:
         samples = interleave(calls, rules, track=lambda calls: GraphTrack(on, [launch for launch, _ in calls]))
@@ -100,18 +104,20 @@ def seconds(sides: Mapping[str, Sequence[Any]], rules: Rules, on: TorchDevice | 
 
 # ---- suites
 
-def records(suite: Any, sizes: Iterable[int], threads: Iterable[int] = (1,), quick: bool = False,
-            step: Callable[[str], None] = lambda what: None) -> Iterator[dict[str, Any]]:
-    """The record of each of the suite's CASES, which `suite.make(case, n, threads)` makes, as it is measured; `step` is
-    called before it. RuntimeError for a wrong result."""
+def records(suite: Any, cases: Sequence[tuple[str, int]], threads: Iterable[int] = (1,), quick: bool = False,
+            step: Callable[[str], None] = lambda what: None, on: TorchDevice | None = None, despite_load: bool = False
+            ) -> Iterator[dict[str, Any]]:
+    """The record of each case, (name, n), of which `suite.make(name, n, threads)` has the calls; `step` is called
+    before it is measured. RuntimeError for a wrong result, unless the suite has `means`, of what is right."""
     before = tw.get_num_threads()
     try:
-        for count, name, n in product(threads, suite.CASES, sizes):
+        for count, (name, n) in product(threads, cases):
             tw.set_num_threads(count)
             step(f"{name}, {n:,}, {count} threads")
-            case = suite.make(name, n, count)
-            found = row(case, Rules.choose(count, quick), None, suite.__name__.rpartition(".")[2])
-            for side, why in found.pop("failed").items():
+            case = suite.make(name, n, count, *([on] if on else []))
+            rules = gpu_rules(quick) if on else Rules.choose(count, quick)
+            found = row(case, rules, on, suite.__name__.rpartition(".")[2], despite_load and count == 1)
+            for side, why in found.pop("failed").items() if not hasattr(suite, "means") else ():
                 raise RuntimeError(f"{name} of {n} by {side}: {why}")
             yield {"case": name, "n": n, "threads": count, "bytes": case.bytes, "memory": None, **found}
     finally:
@@ -148,7 +154,8 @@ def compared(heading: str, other: str, name: str = OURS) -> Column:
 
 # ---- scripts
 
-def row(case: Case, rules: Rules, on: TorchDevice | None, kind: str = "") -> dict[str, Any]:
+def row(case: Case, rules: Rules, on: TorchDevice | None, kind: str = "", despite_load: bool = False
+        ) -> dict[str, Any]:
     """What is known of a case, with the sides that failed and why, and the seconds of the others."""
     failed: dict[str, str] = {}
     sides = with_peers(kind, case, GPU if on else CPU)
@@ -162,7 +169,7 @@ def row(case: Case, rules: Rules, on: TorchDevice | None, kind: str = "") -> dic
     if on is not None:
         on.wait()
     right = {side: launches for side, launches in sides.items() if side not in failed}
-    return case.about | {"failed": failed, "seconds": seconds(right, rules, on)}
+    return case.about | {"failed": failed, "seconds": seconds(right, rules, on, despite_load)}
 
 
 def described(found: dict[str, Any], case: Case) -> str:

@@ -1,6 +1,7 @@
-"""tilewright bench and its studies."""
+"""tilewright bench and its studies: which options each takes. What a study does is a function in bench/commands.py."""
 
-from importlib import import_module
+import inspect
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -17,16 +18,34 @@ class _Group(Group):
 app = App(cls=_Group, invoke_without_command=True)
 
 
-def _list(*names: str, help: str, default: Any) -> Any:
-    return typer.Option(*names, help=help, metavar="LIST", show_default=default)
+# ---- options: of each the annotation and the default
 
-
-Threads = Annotated[list[str] | None, _list("--threads", help="Thread counts, such as 1,4,all.", default="1,all")]
-Dtypes = Annotated[list[str] | None, _list("--dtype", "-d", help="f32, f64 or both.", default=False)]
-Peers = Annotated[list[str] | None, _list(
-    "--peers", help="Libraries to compare with: numpy, openblas, mkl, blis, torch, or another file of "
-    "tilewright/lab/bench/peers; none: tilewright alone.", default="all found")]
+Option = tuple[Any, Any]
 _ALLOWED = "tilewright.allow_dirty"  # in the context of all commands
+
+
+def _option(kind: Any, default: Any, *names: str, **more: Any) -> Option:
+    return Annotated[kind, typer.Option(*names, **more)], default
+
+
+def _list(*names: str, help: str, default: Any) -> Option:
+    return _option(list[str] | None, None, *names, help=help, metavar="LIST", show_default=default)
+
+
+def _flag(name: str, help: str, **more: Any) -> Option:
+    return _option(bool, False, name, help=help, **more)
+
+
+def _quick(help: str) -> Option:
+    return _flag("--quick", help)
+
+
+def _minutes(help: str) -> Option:
+    return _option(float | None, None, min=0.1, help=help, show_default="no limit")
+
+
+def _file(name: str, help: str, check: Any = output.checked, metavar: str = "FILE") -> Option:
+    return _option(Path | None, None, name, metavar=metavar, help=help, show_default=False, callback=check)
 
 
 def _allow(context: typer.Context, given: bool) -> None:
@@ -43,73 +62,88 @@ def _from_clean_tree(context: typer.Context, path: Path | None) -> Path | None:
     return path
 
 
-Json = Annotated[
-    Path | None,
-    typer.Option("--json", metavar="[FILE]", help="Write every sample, with machine and versions, to FILE; to standard "
-                 "output, with the tables on standard error, if FILE is - or left out.", show_default=False,
-                 callback=_from_clean_tree),
-]
-Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Write a plot: out.svg, or out.png, "
-                                           "which needs matplotlib.", show_default=False, callback=output.checked)]
-Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page of tables and plots, such as "
-                                           "out.html.", show_default=False, callback=output.checked)]
-AllowDirty = Annotated[bool, typer.Option(
-    "--allow-dirty", is_eager=True, callback=_allow, help="Let --json, of a study too, write in a checkout with "
-    "changes; the file is marked, and no page shows it.")]
-Limit = Annotated[str, typer.Option("--target", "-t", metavar="NAME", help="native, or avx2 to limit every library to "
-                                    "AVX2.")]
+THREADS = _list("--threads", help="Thread counts, such as 1,4,all.", default="1,all")
+DTYPES = _list("--dtype", "-d", help="f32, f64 or both.", default=False)
+PEERS = _list("--peers", help="Libraries to compare with: numpy, openblas, mkl, blis, torch, or another file of "
+              "tilewright/lab/bench/peers; none: tilewright alone.", default="all found")
+LIMIT = _option(str, "native", "--target", "-t", metavar="NAME", help="native, or avx2 to limit every library to AVX2.")
+DEVICE = _option(str, "cpu", help="cpu, or cuda for an NVIDIA GPU.")
+NUMBER = _option(int, 0, min=0, help="The CUDA device's number.")
+DESPITE_LOAD = _flag("--despite-load", "Time one thread by the CPU time of its process, on a machine that others use "
+                     "too.")
+WRITTEN = {"json": _file("--json", "Write every sample, with machine and versions, to FILE; to standard output, with "
+                         "the tables on standard error, if FILE is - or left out.", _from_clean_tree, "[FILE]"),
+           "html": _file("--html", "Write a page of tables and plots, such as out.html.")}
+PLOTTED = WRITTEN | {"plot": _file("--plot", "Write a plot: out.svg, or out.png, which needs matplotlib.")}
 
 
-@app.callback()
-def bench(
-    context: typer.Context,
-    quick: Annotated[bool, typer.Option("--quick", help="The main sizes in f32, in under a minute.")] = False,
-    suite: Annotated[list[str] | None, _list("--suite", "-s", help="square, awkward, layouts, skinny, overhead, cold, "
-                                             "contractions, article.", default="the first five")] = None,
-    dtype: Dtypes = None,
-    threads: Threads = None,
-    peers: Peers = None,
-    target: Limit = "native",
-    minutes: Annotated[float | None, typer.Option(
-        min=0.1, help="Stop after that many minutes; of the suite article, choose sizes that fit.",
-        show_default="no limit")] = None,
-    despite_load: Annotated[bool, typer.Option(
-        "--despite-load", help="Time one thread by the CPU time of its process, on a machine that others use too.")
-    ] = False,
-    json: Json = None,
-    html: Html = None,
-    allow_dirty: AllowDirty = False,
-    plot: Plot = None,
-) -> None:
+# ---- commands
+
+# fields of commands.Options that options have other names for
+NAMES = {"suite": "suites", "dtype": "dtypes", "target": "isa", "plan": "plans", "case": "cases", "step": "steps",
+         "number": "device"}
+
+
+def _command(name: str, does: Any, help: str | None = None, /, **options: Option) -> None:
+    """A command, or with the name "" the group's own, that hands these options to a function of any keywords."""
+    does.__signature__ = inspect.Signature([inspect.Parameter(
+        option, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for option, (kind, default) in options.items()])
+    does.__annotations__ = {option: kind for option, (kind, _) in options.items()}
+    (app.command(name, help=help) if name else app.callback())(does)
+
+
+def _study(name: str, help: str, does: str = "", extra: dict[str, Any] | None = None, /, **options: Option) -> None:
+    """The command of a function of commands.py, by default of the command's name."""
+    _command(name, lambda **given: _run(does or name, extra, **given), help, **options)
+
+
+def _run(does: str, extra: dict[str, Any] | None = None, /, **given: Any) -> NoReturn:
+    """A study with these options, and with what its function takes beside them."""
+    from tilewright.lab.bench import cases, commands
+
+    more = dict(extra or {})
+    if "device" in given:
+        if (device := given.pop("device")) not in ("cpu", "cuda"):
+            raise BadInput(f"--device must be cpu or cuda, got {device!r}")
+        more["device"] = cases.CPU if device == "cpu" else cases.GPU
+        given["threads"] = given["threads"] if device == "cpu" else ["1"]
+    found = {NAMES.get(name, name): value for name, value in given.items()}
+    found |= {name: common.listed(found.get(name)) for name in ("suites", "dtypes", "only", "steps", "peers")}
+    found |= {"dtypes": [*map(common.product, found["dtypes"])], "peers": found["peers"] or None,
+              "threads": common.numbers(more.pop("threads", None) or found.get("threads"), ["1", "all"], "--threads",
+                                        {"all": commands.all_threads()}),
+              "sizes": common.numbers(found.get("sizes"), [], "--sizes")}
+    own = {x.name for x in fields(commands.Options)}
+    options = commands.Options(**{name: value for name, value in found.items() if name in own and value is not None})
+    more |= {name: value for name, value in found.items() if name not in own}
+    raise typer.Exit(getattr(commands, does)(options=options, console=common.console(options.json == output.STDOUT),
+                                             **more))
+
+
+def bench(context: typer.Context, allow_dirty: bool, **given: Any) -> None:
     """Compare with NumPy, OpenBLAS, MKL, BLIS and torch, whichever are installed.
 
     tilewright and its peers take turns on the same random matrices; the figure quoted is the median of the ratios of
     the rounds.  The full run takes a quarter of an hour or more, --quick less than a minute.  docs/benchmarking.md has
     the rules.  Only the files that --json and --plot name are written.
     """
-    if context.invoked_subcommand is not None:
-        return
-    _run("bench", {"minutes": minutes}, suite=suite, dtype=dtype, threads=threads, peers=peers, isa=target,
-         despite_load=despite_load, quick=quick, json=json, html=html, plot=plot)
+    if context.invoked_subcommand is None:
+        _run("bench", **given)
 
 
-@app.command()
-def ladder(
-    quick: Annotated[bool, typer.Option("--quick", help="Six sizes up to 2000 instead of 200 to 10000.")] = False,
-    sizes: Annotated[list[str] | None, _list("--sizes", help="Sizes, such as 256,1024.", default="200 to 10000")
-                     ] = None,
-    device: Annotated[
-        str, typer.Option(help="cpu; simulate counts what the GPU steps do, without a GPU; cuda times them.")
-    ] = "cpu",
-    dtype: Dtypes = None,
-    threads: Threads = None,
-    peers: Annotated[list[str] | None, _list("--peers", help="Libraries to compare with, as above; none: the steps "
-                                             "alone.", default="numpy,openblas")] = None,
-    target: Limit = "native",
-    json: Json = None,
-    html: Html = None,
-    plot: Plot = None,
-) -> None:
+_command(
+    "", bench, context=(typer.Context, inspect.Parameter.empty),
+    quick=_quick("The main sizes in f32, in under a minute."),
+    suite=_list("--suite", "-s", help="square, awkward, layouts, skinny, overhead, cold, contractions, article.",
+                default="the first five"), dtype=DTYPES, threads=THREADS, peers=PEERS, target=LIMIT,
+    minutes=_minutes("Stop after that many minutes; of the suite article, choose sizes that fit."),
+    despite_load=DESPITE_LOAD, json=PLOTTED["json"], html=PLOTTED["html"],
+    allow_dirty=_flag("--allow-dirty", "Let --json, of a study too, write in a checkout with changes; the file is "
+                      "marked, and no page shows it.", is_eager=True, callback=_allow), plot=PLOTTED["plot"])
+
+
+def ladder(device: str, **given: Any) -> None:
     """Time the teaching steps of ladder beside NumPy and OpenBLAS: the gain of each step.
 
     The steps without blocking are left out at sizes where one call would take more than two seconds.  All fifty sizes
@@ -118,241 +152,142 @@ def ladder(
     """
     if device not in ("cpu", "simulate", "cuda"):
         raise BadInput(f"--device must be cpu, simulate or cuda, got {device!r}")
-    options: dict[str, Any] = {"dtype": dtype, "threads": threads if device == "cpu" else ["1"], "sizes": sizes,
-                               "peers": peers, "isa": target, "quick": quick, "json": json, "html": html, "plot": plot}
+    given["threads"] = given["threads"] if device == "cpu" else ["1"]
     if device == "simulate":
-        _run("simulate", {"n": common.numbers(sizes, ["256"], "--sizes")[0], "target_name": "sm_90a"}, **options)
-    _run("ladder" if device == "cpu" else "gpu_ladder", **options)
+        _run("simulate", {"n": common.numbers(given["sizes"], ["256"], "--sizes")[0], "target_name": "sm_90a"}, **given)
+    _run("ladder" if device == "cpu" else "gpu_ladder", **given)
 
 
-@app.command()
-def formats(
-    quick: Annotated[bool, typer.Option("--quick", help="n = 1024 alone, fewer rounds.")] = False,
-    only: Annotated[list[str] | None, _list("--only", "-o", help="Formats (bf16,i8), algorithms (bf16_bf16_f32_x6) or "
-                                            "products (u8-i8-i32).", default="all")] = None,
-    sizes: Annotated[list[str] | None, _list("--sizes", help="Sizes, such as 256,1024.", default="512,1024,2048,4096")
-                     ] = None,
-    threads: Threads = None,
-    peers: Peers = None,
-    target: Limit = "native",
-    json: Json = None,
-    html: Html = None,
-    plot: Plot = None,
-) -> None:
-    """Every number format beside NumPy, MKL, OpenBLAS, oneDNN and torch: rate, ratios and error.
+_command(
+    "ladder", ladder, quick=_quick("Six sizes up to 2000 instead of 200 to 10000."),
+    sizes=_list("--sizes", help="Sizes, such as 256,1024.", default="200 to 10000"),
+    device=_option(str, "cpu", help="cpu; simulate counts what the GPU steps do, without a GPU; cuda times them."),
+    dtype=DTYPES, threads=THREADS, peers=_list("--peers", help="Libraries to compare with, as above; none: the steps "
+                                               "alone.", default="numpy,openblas"), target=LIMIT, **PLOTTED)
+
+_study(
+    "formats", """Every number format beside NumPy, MKL, OpenBLAS, oneDNN and torch: rate, ratios and error.
 
     All peers multiply the same random numbers of the format into the same format of result, are checked, and take
     turns.  A format that this version or machine lacks is a row with the reason.  docs/benchmarking.md has the rules.
-    """
-    _run("formats", only=only, sizes=sizes, threads=threads, peers=peers, isa=target, quick=quick, json=json, html=html,
-         plot=plot)
+    """, quick=_quick("n = 1024 alone, fewer rounds."),
+    only=_list("--only", "-o", help="Formats (bf16,i8), algorithms (bf16_bf16_f32_x6) or products (u8-i8-i32).",
+               default="all"),
+    sizes=_list("--sizes", help="Sizes, such as 256,1024.", default="512,1024,2048,4096"), threads=THREADS, peers=PEERS,
+    target=LIMIT, **PLOTTED)
 
-
-@app.command()
-def gpu(
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes and rounds.")] = False,
-    suite: Annotated[list[str] | None, _list("--suite", "-s", help="sweep (the article's sizes), square, odd, skinny, "
-                                             "f64; of formats of tensor cores tensor, tensor_odd, tensor_skinny; "
-                                             "terms, tf32: f32 by algorithms of theirs; scaled: fp8 with "
-                                             "scales of rows; mx: block-scaled formats.", default="sweep")] = None,
-    sizes: Annotated[list[str] | None, _list("--sizes", help="Sizes of sweep, square and f64, such as 1024,4096.",
-                                             default="1024 to 12800 step 128")] = None,
-    dtype: Annotated[list[str] | None, _list(
-        "--dtype", "-d", help="f32, f64, or formats of A, B and the result that torch multiplies too: bf16-bf16-bf16, "
-        "f16-f16-f16, i8-i8-i32, e4m3fn-e4m3fn-bf16.", default="f32; of tensor these four")] = None,
-    peers: Annotated[list[str] | None, _list("--peers", help="cuBLAS, triton.", default="all found")] = None,
-    plan: Annotated[
-        list[str] | None, typer.Option("--plan", help="A plan to time too, as `tilewright plan` writes it; repeatable.")
-    ] = None,
-    step: Annotated[list[str] | None, _list("--step", help="Steps of the GPU ladder to time too, such as stored,async.",
-                                            default="none")] = None,
-    case: Annotated[
-        list[str] | None, typer.Option("--case", help="A product MxNxK, MxNxK:LAYOUT or MxNxK:LAYOUT:FORMATS to time; "
-                                         "repeatable.")
-    ] = None,
-    flush: Annotated[
-        bool, typer.Option("--flush", help="In the sweep, empty the L2 cache before every launch, and time each alone.")
-    ] = False,
-    device: Annotated[int, typer.Option(min=0, help="The CUDA device's number.")] = 0,
-    json: Json = None,
-    html: Html = None,
-    plot: Plot = None,
-) -> None:
-    """Compare with cuBLAS and Triton on an NVIDIA GPU: TFLOP/s, power, clocks and energy.
+_study(
+    "gpu", """Compare with cuBLAS and Triton on an NVIDIA GPU: TFLOP/s, power, clocks and energy.
 
     cuBLAS is called through torch, which must be installed, in full f32.  Clocks are reported, never set.  The sweep
-    takes about ten minutes on a fast GPU, --quick one; docs/benchmarking.md has the rules.
-    """
-    _run("gpu", suite=suite, dtype=dtype, threads=["1"], sizes=sizes, peers=peers, plans=plan or [], cases=case or [],
-         steps=common.listed(step), quick=quick, flush=flush, device=device, json=json, html=html, plot=plot)
+    takes about ten minutes on a fast GPU, --quick one; docs/benchmarking.md has the rules.""", "", {"threads": ["1"]},
+    quick=_quick("Fewer sizes and rounds."),
+    suite=_list("--suite", "-s", help="sweep (the article's sizes), square, odd, skinny, f64; of formats of tensor "
+                "cores tensor, tensor_odd, tensor_skinny; terms, tf32: f32 by algorithms of theirs; scaled: fp8 with "
+                "scales of rows; mx: block-scaled formats.", default="sweep"),
+    sizes=_list("--sizes", help="Sizes of sweep, square and f64, such as 1024,4096.", default="1024 to 12800 step 128"),
+    dtype=_list("--dtype", "-d", help="f32, f64, or formats of A, B and the result that torch multiplies too: "
+                "bf16-bf16-bf16, f16-f16-f16, i8-i8-i32, e4m3fn-e4m3fn-bf16.", default="f32; of tensor these four"),
+    peers=_list("--peers", help="cuBLAS, triton.", default="all found"),
+    plan=_option(list[str] | None, None, "--plan", help="A plan to time too, as `tilewright plan` writes it; "
+                 "repeatable."),
+    step=_list("--step", help="Steps of the GPU ladder to time too, such as stored,async.", default="none"),
+    case=_option(list[str] | None, None, "--case", help="A product MxNxK, MxNxK:LAYOUT or MxNxK:LAYOUT:FORMATS to "
+                 "time; repeatable."),
+    flush=_flag("--flush", "In the sweep, empty the L2 cache before every launch, and time each alone."),
+    number=_option(int, 0, "--device", min=0, help="The CUDA device's number."), **PLOTTED)
 
-
-@app.command(name="never-lose")
-def never_lose(
-    device: Annotated[str, typer.Option(help="cpu, or cuda for an NVIDIA GPU.")] = "cpu",
-    only: Annotated[list[str] | None, _list(
-        "--only", "-o", help="Groups of shapes (squares, odd, rectangles, skinny, layouts, views, batches; not among "
-        "the 150 vectors; again: what changed on GPUs since it was measured), and formats or products, such as f32 and "
-        "i8-i8-i32.", default="all but vectors; on a GPU f32 and f64")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="f32 unless --only names formats, fewer rounds.")] = False,
-    minutes: Annotated[
-        float | None, typer.Option(min=0.1, help="Stop after that many minutes, which the groups of shapes share.",
-                                   show_default="no limit")
-    ] = None,
-    threads: Threads = None,
-    peers: Peers = None,
-    target: Limit = "native",
-    number: Annotated[int, typer.Option(min=0, help="The CUDA device's number.")] = 0,
-    json: Json = None,
-    html: Html = None,
-) -> None:
-    """Find the products in which a peer is faster: 150 shapes by formats and thread counts.
+_study(
+    "never-lose", """Find the products in which a peer is faster: 150 shapes by formats and thread counts.
 
     Prints the geometric mean of the ratios to the fastest peer, the worst ten, and every product below 1 with what
     bounds its plan by the cost model. On a GPU the peer is cuBLAS unless --peers names another. The full run takes
-    hours; --quick --minutes 10 takes a sample.
-    """
-    if device not in ("cpu", "cuda"):
-        raise BadInput(f"--device must be cpu or cuda, got {device!r}")
-    cpu = device == "cpu"
-    _run("never_lose", {"device": "cpu" if cpu else "gpu", "minutes": minutes}, only=only, peers=peers, isa=target,
-         threads=threads if cpu else ["1"], quick=quick, device=number, json=json, html=html)
+    hours; --quick --minutes 10 takes a sample.""", "never_lose", device=DEVICE,
+    only=_list("--only", "-o", help="Groups of shapes (squares, odd, rectangles, skinny, layouts, views, batches; not "
+               "among the 150 vectors; again: what changed on GPUs since it was measured), and formats or products, "
+               "such as f32 and i8-i8-i32.", default="all but vectors; on a GPU f32 and f64"),
+    quick=_quick("f32 unless --only names formats, fewer rounds."),
+    minutes=_minutes("Stop after that many minutes, which the groups of shapes share."), threads=THREADS, peers=PEERS,
+    target=LIMIT, number=NUMBER, **WRITTEN)
 
-
-@app.command()
-def random(
-    seed: Annotated[int, typer.Option(help="Another seed, other shapes.")] = 0,
-    count: Annotated[int, typer.Option(min=1, help="Shapes of each format.")] = 40,
-    only: Annotated[list[str] | None, _list("--format", "-f", help="f32, f64, bf16, f16, i8, e4m3fn, or products such "
-                                            "as u8-i8-i32 and algorithms such as bf16_bf16_f32_x6.", default="f32")
-                    ] = None,
-    layers: Annotated[bool, typer.Option("--layers", help="Linear layers of 20 published models, m = 1 ... 16384, "
-                                         "instead of random shapes.")] = False,
-    device: Annotated[str, typer.Option(help="cpu, or cuda for an NVIDIA GPU.")] = "cpu",
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer rounds.")] = False,
-    minutes: Annotated[
-        float | None, typer.Option(min=0.1, help="Stop after that many minutes.", show_default="no limit")
-    ] = None,
-    threads: Threads = None,
-    peers: Peers = None,
-    number: Annotated[int, typer.Option(min=0, help="The CUDA device's number.")] = 0,
-    json: Json = None,
-    html: Html = None,
-) -> None:
-    """Compare on shapes drawn at random: the speed to expect of shapes that no suite lists.
+_study(
+    "random", """Compare on shapes drawn at random: the speed to expect of shapes that no suite lists.
 
     Prints for each format the geometric mean of the ratios to the fastest peer, the 5th percentile, the least, and the
     worst ten with their plan's bound by the cost model. docs/benchmarking.md has the rule by which shapes are drawn.
-    """
-    if device not in ("cpu", "cuda"):
-        raise BadInput(f"--device must be cpu or cuda, got {device!r}")
-    cpu = device == "cpu"
-    _run("random", {"device": "cpu" if cpu else "gpu", "minutes": minutes, "seed": seed, "count": count,
-                    "layers": layers}, only=only, peers=peers, threads=threads if cpu else ["1"], quick=quick,
-         device=number, json=json, html=html)
+    """, seed=_option(int, 0, help="Another seed, other shapes."),
+    count=_option(int, 40, min=1, help="Shapes of each format."),
+    only=_list("--format", "-f", help="f32, f64, bf16, f16, i8, e4m3fn, or products such as u8-i8-i32 and algorithms "
+               "such as bf16_bf16_f32_x6.", default="f32"),
+    layers=_flag("--layers", "Linear layers of 20 published models, m = 1 ... 16384, instead of random shapes."),
+    device=DEVICE, quick=_quick("Fewer rounds."), minutes=_minutes("Stop after that many minutes."), threads=THREADS,
+    peers=PEERS, number=NUMBER, **WRITTEN)
 
+_study(
+    "einsum", """Compare contractions of two arrays into new results in C order with numpy.einsum(optimize=True) and
+    torch.einsum.
 
-@app.command()
-def einsum(
-    seed: Annotated[int | None, typer.Option(help="Contractions drawn by this seed.", show_default="TCCG's 48")] = None,
-    count: Annotated[int, typer.Option(min=1, help="How many are drawn.")] = 48,
-    only: Annotated[list[str] | None, _list("--format", "-f", help="f32, f64, c64.", default="f32")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Smaller tensors, fewer rounds: a minute.")] = False,
-    threads: Threads = None,
-    peers: Peers = None,
-    json: Json = None,
-    html: Html = None,
-) -> None:
-    """Compare contractions of two arrays into new results in C order with numpy.einsum(optimize=True) and torch.einsum.
+    The 48 contractions of the TCCG benchmark, or contractions drawn at random. Prints what bench random prints.""",
+    seed=_option(int | None, None, help="Contractions drawn by this seed.", show_default="TCCG's 48"),
+    count=_option(int, 48, min=1, help="How many are drawn."),
+    only=_list("--format", "-f", help="f32, f64, c64.", default="f32"),
+    quick=_quick("Smaller tensors, fewer rounds: a minute."), threads=THREADS, peers=PEERS, **WRITTEN)
 
-    The 48 contractions of the TCCG benchmark, or contractions drawn at random. Prints what bench random prints.
-    """
-    _run("einsum", {"seed": seed, "count": count}, only=only, peers=peers, threads=threads, quick=quick, json=json,
-         html=html)
-
-
-@app.command()
-def attention(
-    seed: Annotated[int | None, typer.Option(help="Shapes drawn by this seed.", show_default="the project's own shapes")
-                    ] = None,
-    count: Annotated[int, typer.Option(min=1, help="How many are drawn of each format.")] = 20,
-    only: Annotated[list[str] | None, _list("--format", "-f", help="f32, f64, f16, bf16.",
-                                            default="f32,bf16; on a GPU bf16")] = None,
-    device: Annotated[str, typer.Option(help="cpu, or cuda for an NVIDIA GPU.")] = "cpu",
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer rounds, and of the project's shapes four.")] = False,
-    threads: Threads = None,
-    number: Annotated[int, typer.Option(min=0, help="The CUDA device's number.")] = 0,
-    json: Json = None,
-    html: Html = None,
-) -> None:
-    """Compare attention with torch's: on a GPU with cuDNN, FlashAttention-2 and flex_attention, in CUDA graphs.
+_study(
+    "attention", """Compare attention with torch's: on a GPU with cuDNN, FlashAttention-2 and flex_attention, in CUDA
+    graphs.
 
     Rows of every result are compared with float64 first. Prints for each format and peer the geometric mean of the
-    ratios and the least.
-    """
-    if device not in ("cpu", "cuda"):
-        raise BadInput(f"--device must be cpu or cuda, got {device!r}")
-    cpu = device == "cpu"
-    _run("attention", {"device": "cpu" if cpu else "gpu", "seed": seed, "count": count}, "attention", only=only,
-         threads=threads if cpu else ["1"], quick=quick, device=number, json=json, html=html)
+    ratios and the least.""", "records", {"kind": "attention_calls"},
+    seed=_option(int | None, None, help="Shapes drawn by this seed.", show_default="the project's own shapes"),
+    count=_option(int, 20, min=1, help="How many are drawn of each format."),
+    only=_list("--format", "-f", help="f32, f64, f16, bf16; on CPUs also i8 and e4m3fn: bf16 queries by keys and "
+               "values in that format.", default="f32,bf16; on a GPU bf16"),
+    device=DEVICE, quick=_quick("Fewer rounds, and of the project's shapes four."), threads=THREADS,
+    despite_load=DESPITE_LOAD, number=NUMBER, **WRITTEN)
 
 
-@app.command()
-def tiles(
-    dtype: Annotated[str, typer.Option("--dtype", "-d", help="f32 or f64.")] = "f32",
-    target: common.TargetName = "native",
-    quick: Annotated[bool, typer.Option("--quick", help="Only the tiles the article names and the best ones.")] = False,
-    json: Json = None,
-    html: Html = None,
-) -> None:
+def tiles(target: str, dtype: str, **given: Any) -> None:
     """Measure every legal register tile: registers used, FMAs per load, rate."""
     from tilewright.targets import CpuTarget
 
     chip = common.target(target, CpuTarget)
-    _run("tiles", {"target": chip, "dtype": common.product(dtype)}, quick=quick, json=json, html=html)
+    _run("tiles", {"target": chip, "dtype": common.product(dtype)}, **given)
 
 
-@app.command()
-def startup(
-    rounds: Annotated[int, typer.Option(min=1, help="Processes of each kind.")] = 7,
-    json: Json = None,
-    html: Html = None,
-) -> None:
-    """Time whole processes: import, the first result with an empty kernel cache, and with a warm one."""
-    _run("startup", {"rounds": rounds}, json=json, html=html)
+_command("tiles", tiles, dtype=_option(str, "f32", "--dtype", "-d", help="f32 or f64."),
+         target=(common.TargetName, "native"),
+         quick=_quick("Only the tiles the article names and the best ones."), **WRITTEN)
+_study("startup", "Time whole processes: import, the first result with an empty kernel cache, and with a warm one.",
+       rounds=_option(int, 7, min=1, help="Processes of each kind."), **WRITTEN)
+
+for kind, quick, sizes, default, help in (
+    ("elementwise", "Two sizes, fewer rounds.", "Elements, such as 10000,1000000.", "10000 to 10000000",
+     """Time z = x + y and sums of rows in f32, written with `each` and `fold`, beside NumPy.
+
+     Figures above the size of the last cache are also stated as a share of the memory's measured bandwidth."""),
+    ("weights", "k = 4096, fewer rounds.", "k, such as 4096.", "4096 and 8192",
+     "Time few rows by weights of few bits that are larger than the last cache, beside bf16, f32, NumPy and torch."),
+    ("epilogues", "Three sizes, fewer rounds.", "m = n = k, such as 256,1024.", "64 to 4096",
+     "Time products of f32 with relu, and with a bias and gelu, beside the product alone and beside torch."),
+    ("contract", "Fewer rounds.", "Points, such as 512,2048: of squared distances twice, of some cases half as many.",
+     "2048", "Time products with their own arithmetic (tilewright.contract) beside scipy, numba, torch and KeOps."),
+):
+    _study(kind, help, "records", {"kind": kind}, quick=_quick(quick),
+           sizes=_list("--sizes", help=sizes, default=default), threads=THREADS, **WRITTEN)
 
 
-def _records(kind: str, quick_help: str, sizes_help: str, default: str, help: str) -> None:
-    """The command of a suite with a table of its own."""
-    @app.command(kind, help=help)
-    def command(quick: Annotated[bool, typer.Option("--quick", help=quick_help)] = False,
-                sizes: Annotated[list[str] | None, _list("--sizes", help=sizes_help, default=default)] = None,
-                threads: Threads = None, json: Json = None, html: Html = None) -> None:
-        _run("records", {"kind": kind}, threads=threads, sizes=sizes, quick=quick, json=json, html=html)
+# ---- result files
 
-
-_records("elementwise", "Two sizes, fewer rounds.", "Elements, such as 10000,1000000.", "10000 to 10000000",
-         """Time z = x + y and sums of rows in f32, written with `each` and `fold`, beside NumPy.
-
-         Figures above the size of the last cache are also stated as a share of the memory's measured bandwidth.""")
-_records("weights", "k = 4096, fewer rounds.", "k, such as 4096.", "4096 and 8192",
-         "Time few rows by weights of few bits that are larger than the last cache, beside bf16, f32, NumPy and torch.")
-_records("epilogues", "Three sizes, fewer rounds.", "m = n = k, such as 256,1024.", "64 to 4096",
-         "Time products of f32 with relu, and with a bias and gelu, beside the product alone and beside torch.")
-_records("contract", "Fewer rounds.", "Points, such as 512,2048: of squared distances twice, of some cases half as "
-         "many.", "2048",
-         "Time products with their own arithmetic (tilewright.contract) beside scipy, numba, torch and KeOps.")
-
-
-Result = Annotated[Path, typer.Argument(metavar="FILE", help="A file that --json wrote.", show_default=False)]
-
-
-@app.command()
-def show(file: Result, html: Html = None, plot: Plot = None) -> None:
+def show(file: Path, html: Path | None, plot: Path | None) -> None:
     """Print the tables of a result file again, and write its page or its plot."""
     from tilewright.lab.bench import commands
 
     commands.shown(file, html, plot, common.console())
+
+
+Result = Annotated[Path, typer.Argument(metavar="FILE", help="A file that --json wrote.", show_default=False)]
+_command("show", show, file=(Result, inspect.Parameter.empty), html=PLOTTED["html"], plot=PLOTTED["plot"])
 
 
 @app.command()
@@ -378,20 +313,3 @@ def compare(
     output.show(found.record, lambda: typer.echo(comparison.text(found, every, output.width())), json)
     if fail_slower and found.slower:
         raise typer.Exit(1)
-
-
-def _run(study: str, extra: dict[str, Any] | None = None, home: str = "commands", *, json: Path | None,
-         suite: list[str] | None = None, dtype: list[str] | None = None, threads: list[str] | None = None,
-         sizes: list[str] | None = None, only: list[str] | None = None, peers: list[str] | None = None,
-         **more: Any) -> NoReturn:
-    """A study of bench.commands, or of another module, with these options, and with what it takes beside them."""
-    from tilewright.lab.bench import commands
-
-    options = commands.Options(
-        suites=common.listed(suite), dtypes=[*map(common.product, common.listed(dtype))], only=common.listed(only),
-        threads=common.numbers(threads, ["1", "all"], "--threads", {"all": commands.all_threads()}),
-        sizes=common.numbers(sizes, [], "--sizes"), peers=common.listed(peers) or None, json=json, **more,
-    )
-    console = common.console(json == output.STDOUT)
-    run = getattr(import_module(f"tilewright.lab.bench.{home}"), study)
-    raise typer.Exit(run(options=options, console=console, **(extra or {})))

@@ -3,8 +3,9 @@
 Without a seed: shapes of the project's goals, on a GPU D = 64 and 128 with 1,024, 4,096 and 16,384 tokens, full and
 causal, and decoding; with one, shapes drawn at random: queries log-uniform in 1 ... 3000 (GPU: 1 ... 8192), keys at
 least as many, up to 4000 (32768), D of 64, 80 and 128 (64, 128), heads shared by 1 or 4, half of the squares causal
-("upper left", as torch has it). Some rows of every result are compared with float64 before anything is timed, by norms,
-since results are means.
+("upper left", as torch has it). Of CACHES queries are bf16, and keys and values in that format; torch, which has none
+of these, is given the same numbers in bf16. Some rows of every result are compared with float64 before anything is
+timed, by norms, since results are means.
 """
 
 from __future__ import annotations
@@ -22,72 +23,90 @@ import tilewright as tw
 from tilewright.attention_problem import Attention
 from tilewright.compiled import attention
 from tilewright.lab.bench import study
+from tilewright.lab.bench.cases import CPU, GPU
 
 CAPTION = "of one call; rates as multiples, of the same rounds: median (quartiles)"
 PEERS = "torch", "cuDNN", "FlashAttention-2", "flex_attention"
 CHECKED = 8                     # rows
 ERRORS = {"f64": 1e-12, "f32": 1e-5, "f16": 2e-3, "bf16": 2e-2, "e4m3fn": 0.1}      # of a row's norm
-FORMATS_OF = {"cpu": ("f32", "bf16"), "cuda": ("bf16",)}
-
-
-def described(x: study.Record) -> str:
-    return str(x["case"])
+FORMATS_OF = {CPU: ("f32", "bf16"), GPU: ("bf16",)}
+CACHES = "i8", "e4m3fn"         # formats of keys and values of bf16 queries
+FACTOR = 1 / 32                 # of keys and values in i8
 
 
 def rate(x: study.Record) -> str:
     """TFLOP/s; GB/s of keys and values where there is one query."""
     problem = Attention.parse(x["case"])
+    if study.OURS not in x["seconds"]:
+        return ""
     seconds = study.median(x)
     if problem.queries == 1:
         return f"{(problem.bytes['K'] + problem.bytes['V']) / seconds / 1e9:.4g} GB/s"
     return f"{problem.flops / seconds / 1e9:.4g} GFLOP/s"
 
 
-COLUMNS = (("attention", described), ("threads", lambda x: str(x["threads"])), study.microseconds("us"), ("rate", rate),
+COLUMNS = (("attention", lambda x: str(x["case"])), ("threads", lambda x: str(x["threads"])),
+           study.microseconds("us"), ("rate", rate),
            *(study.compared(f"x {name}", name) for name in PEERS))
+
+
+def cases(options: Any, device: str, seed: int | None, count: int) -> list[tuple[str, int]]:
+    """Texts of the attentions that are measured, and their queries."""
+    every = problems(seed, count, options.only or FORMATS_OF[device], device)
+    return [(str(x), x.queries) for x in (every[:4] if options.quick and seed is None else every)]
 
 
 def problems(seed: int | None, count: int, formats: Iterable[str], device: str) -> list[Attention]:
     """What is measured: equal for an equal seed."""
     found = []
-    for kind in formats:
+    for name in formats:
+        cached = name in CACHES and device == CPU
+        kinds: dict[str, Any] = {"q": "bf16", "kv": name, "factors": name == "i8"} if cached else {"q": name}
         if seed is not None:
-            pick = random.Random(f"{seed} {kind} {device}")
-            found += [_drawn(pick, kind, device == "cuda") for _ in range(count)]
-        elif device == "cuda":
-            found += [Attention(16384 // n, 2048 // d, 2048 // d, n, n, d, q=kind, after=after, upper=after == 0)
+            pick = random.Random(f"{seed} {name} {device}")
+            found += [_drawn(pick, kinds, device == GPU) for _ in range(count)]
+        elif device == GPU:
+            found += [Attention(16384 // n, 2048 // d, 2048 // d, n, n, d, after=after, upper=after == 0, **kinds)
                       for d in (128, 64) for n in (1024, 4096, 16384) for after in (None, 0)]
-            found += [Attention(s, 32, 8, 1, n, 128, q=kind) for s, n in ((1, 32768), (16, 8192))]
+            found += [Attention(s, 32, 8, 1, n, 128, **kinds) for s, n in ((1, 32768), (16, 8192))]
+        elif cached:
+            found += [Attention(1, 32, 8, 1, 8192, 128, **kinds), Attention(1, 8, 2, 4, 4096, 128, **kinds),
+                      Attention(1, 8, 8, 1, 2000, 64, **kinds)]
         else:
-            found += [Attention(1, 1, 1, 4096, 4096, 64, q=kind), Attention(1, 1, 1, 1, 32768, 64, q=kind),
-                      Attention(1, 1, 1, 4096, 4096, 64, q=kind, after=0, upper=True),
-                      Attention(1, 32, 8, 1, 8192, 128, q=kind)]
+            found += [Attention(1, 1, 1, 4096, 4096, 64, **kinds), Attention(1, 1, 1, 1, 32768, 64, **kinds),
+                      Attention(1, 1, 1, 4096, 4096, 64, after=0, upper=True, **kinds),
+                      Attention(1, 32, 8, 1, 8192, 128, **kinds)]
     return found
 
 
-def _drawn(pick: random.Random, kind: str, gpu: bool) -> Attention:
+def _drawn(pick: random.Random, kinds: dict[str, Any], gpu: bool) -> Attention:
     most, sizes = ((8192, 32768), (64, 128)) if gpu else ((3000, 4000), (64, 80, 128))
     queries = int(most[0] ** pick.random())
     keys = max(queries, int(most[1] ** pick.uniform(0.5, 1)))
     keys = queries if pick.random() < 0.5 else keys
     kv_heads, group, sequences = pick.choice((1, 2, 4, 8)), pick.choice((1, 4)), pick.choice((1, 1, 2, 4)) if gpu else 1
     causal = queries == keys and pick.random() < 0.5
-    return Attention(sequences, kv_heads * group, kv_heads, queries, keys, pick.choice(sizes), q=kind,
-                     after=0 if causal else None, upper=causal)
+    return Attention(sequences, kv_heads * group, kv_heads, queries, keys, pick.choice(sizes),
+                     after=0 if causal else None, upper=causal, **kinds)
 
 
-def make(problem: Attention, threads: int, on: Any = None) -> study.Case:
-    """The calls of a problem on torch's tensors: on the CPU, or on a GPU."""
+def make(text: str, n: int, threads: int, on: Any = None) -> study.Case:
+    """The calls of the attention of this text on torch's tensors: on the CPU, or on a GPU."""
     import torch
 
     torch.set_num_threads(threads)
-    arrays = attention.random(replace(problem, q="f32", kv="f32", out="f32"))
-    kind = {"f32": torch.float32, "f64": torch.float64, "f16": torch.float16, "bf16": torch.bfloat16}[problem.q]
-    tensors = [torch.from_numpy(x).to(kind) for x in arrays]
+    problem = Attention.parse(text)
+    arrays = attention.random(replace(problem, q="f32", kv="i8" if problem.kv == "i8" else "f32", out="f32"))
+    dtypes = {"f32": torch.float32, "f64": torch.float64, "f16": torch.float16, "bf16": torch.bfloat16,
+              "i8": torch.int8, "e4m3fn": torch.float8_e4m3fn}
+    tensors = [torch.from_numpy(x).to(dtypes[kind]) for x, kind in zip(arrays, (problem.q, problem.kv, problem.kv))]
     tensors = [x.to(on.name) for x in tensors] if on else tensors
-    causal = "upper left" if problem.band else False
-    sides = {study.OURS: [(partial(tw.attention, causal=causal), tuple(tensors))], **_peers(problem, tensors, on)}
-    return study.Case({}, sides, partial(_wrong, problem, tensors), flops=problem.flops)
+    factors: dict[str, Any] = {name: np.float32(FACTOR) for name in ("k_scale", "v_scale") if problem.factors}
+    ours = partial(tw.attention, causal="upper left" if problem.band else False, **factors)
+    wide = [tensors[0], *(x.to(tensors[0].dtype) * (FACTOR if problem.factors else 1) for x in tensors[1:])] \
+        if problem.kv in CACHES else tensors
+    return study.Case({}, {study.OURS: [(ours, tuple(tensors))], **_peers(problem, wide, on)},
+                      partial(_wrong, problem, wide), flops=problem.flops)
 
 
 def _peers(problem: Attention, tensors: list[Any], on: Any) -> dict[str, list[Any]]:
@@ -138,13 +157,15 @@ def _wrong(p: Attention, tensors: list[Any], side: str, result: Any) -> str:
 
 
 def means(rows: Iterable[study.Record]) -> list[str]:
-    """For each format, number of threads and peer the geometric mean of the ratios, and the least."""
-    groups: dict[tuple[str, int, str], list[float]] = {}
+    """For each pair of formats, number of threads and peer the geometric mean of the ratios, and the least; and which
+    sides failed, and why."""
+    rows, groups = list(rows), dict[tuple[str, int, str], list[float]]()
     for x in rows:
-        kind, ours = Attention.parse(x["case"]).q, x["seconds"].get(study.OURS)
+        kind, ours = x["case"].split()[1], x["seconds"].get(study.OURS)
         for name in PEERS if ours else ():
             if name in x["seconds"]:
                 groups.setdefault((kind, x["threads"], name), []).append(
                     float(np.median(np.divide(x["seconds"][name][:len(ours)], ours[:len(x["seconds"][name])]))))
-    return [f"{kind}, {threads} threads, beside {name}: geometric mean {math.exp(np.log(ratios).mean()):.2f}, "
-            f"least {min(ratios):.2f} of {len(ratios)}" for (kind, threads, name), ratios in groups.items()]
+    return [*(f"{kind}, {threads} threads, beside {name}: geometric mean {math.exp(np.log(ratios).mean()):.2f}, "
+              f"least {min(ratios):.2f} of {len(ratios)}" for (kind, threads, name), ratios in groups.items()),
+            *(f"{x['case']}: {side}: {why}" for x in rows for side, why in x.get("failed", {}).items())]
