@@ -157,6 +157,13 @@ def test_elements_and_scales_of_mxfp4(target, sizes, launched):
                 assert (at[own >= 0] + base == own[own >= 0] + scales[0][1]).all()
 
 
+def test_scales_of_nvfp4_are_numbers_of_e4m3fn():
+    problem = tw.Gemm(16, 16, 64, "nvfp4", "nvfp4", "f32", layout="nt")
+    data = Record(launches.of_problem(problem, tw.target("sm_90a")), "nvfp4").data
+    assert data["product"]
+    assert {*data["scales"]["a"], *data["scales"]["b"]} == {0.5, 1, 2}
+
+
 def test_a_kernel_of_a_user(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(TRANSPOSE)

@@ -11,7 +11,7 @@ from tilewright import simulator
 from tilewright.ir.lines import callers
 from tilewright.lab.ladder import steps
 from tilewright.lab.ladder.gpu11_texture import aligned
-from tilewright.lab.show.runs import DIGITS, ONE, Launch, Scales
+from tilewright.lab.show.runs import DIGITS, Launch, Scales
 from tilewright.targets import AmdTarget, CpuTarget, GpuTarget, Target
 
 Sizes = tuple[int, int, int]
@@ -161,14 +161,15 @@ def of_problem(problem: Any, target: Target, plan: Any = None) -> Launch:
 
     def run(a: Any, b: Any, c: Any) -> Any:
         if scales:
+            kind = scales.format.scale.dtype
             a, b = (formats.Quantized.of(formats.convert(x, scales.format.element.name, saturate=True), y, axis)
-                    for x, y, axis in ((a, scales.a, -1), (b, scales.b, -2)))
+                    for x, y, axis in ((a, scales.a.view(kind), -1), (b, scales.b.view(kind), -2)))
         laid = [x if scales or letter == "n" else np.asfortranarray(x) for x, letter in zip((a, b), problem.layout)]
         return tw.simulate(kernel, *laid, c)
     return Launch((problem.m, problem.n, problem.k), (kinds[0], kinds[1], kinds[2]), ("a", "b", "out" if cpu else "c"),
                   functions, run, target.name, last.threads, last.warp, (1, 1) if cpu else every[-1][1],
                   chosen={"plan": str(kernel.plan)}, launches=every if len(every) > 1 else (), scales=scales,
-                  traced=scales is None or scales.format.element.name in DIGITS)
+                  traced=scales is None or (scales.format.mx and scales.format.element.name in DIGITS))
 
 
 def _scales(problem: Any, decoded: bool) -> Scales:
@@ -177,10 +178,10 @@ def _scales(problem: Any, decoded: bool) -> Scales:
     from tilewright import formats
 
     first, second = (formats.block_format(x) for x in (problem.a, problem.b))
-    if first != second or not first.mx:
-        raise ValueError(f"{problem}: both operands must be in one format of mxfp8, mxfp6 or mxfp4 to be shown")
+    if first != second:
+        raise ValueError(f"{problem}: both operands must be in one block-scaled format to be shown")
     blocks = first.blocks(problem.k)
     draw = np.random.default_rng(2)
-    a, b = (draw.integers(ONE - 1, ONE + 2, shape).astype(np.uint8) for shape in
+    a, b = (np.exp2(draw.integers(-1, 2, shape)).astype(first.scale.dtype).view(np.uint8) for shape in
             ((problem.m, blocks), (blocks, problem.n)))
     return Scales(first, first.block, a, b, ml_dtypes.bfloat16 if decoded else None)

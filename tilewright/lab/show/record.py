@@ -20,7 +20,7 @@ from tilewright.ir.ops.pipelines import Role
 from tilewright.ir.program import Op
 from tilewright.ir.without import without
 from tilewright.lab.show import trace
-from tilewright.lab.show.runs import ONE, Launch, run
+from tilewright.lab.show.runs import Launch, run
 from tilewright.lab.show.trace import Step
 from tilewright.targets import banks
 
@@ -168,8 +168,8 @@ class Record:
         own = self.launch.scales
         if own is None:
             return None
-        a, b = (np.exp2(x.astype(np.float64) - ONE).ravel().tolist() for x in (own.a, own.b.T))
-        return {"format": str(own.format), "group": own.group, "a": a, "b": b}
+        a, b = own.values
+        return {"format": str(own.format), "group": own.group, "a": a.ravel().tolist(), "b": b.T.ravel().tolist()}
 
     def _sites(self) -> dict[Any, int]:
         return {tuple(site): i for i, (site, t) in enumerate(

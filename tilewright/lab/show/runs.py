@@ -53,16 +53,21 @@ class Launch:
 
 @dataclass
 class Scales:
-    """Scales of operands in a block-scaled format, in patterns of e8m0: a [m, k / group], b [k / group, n]."""
+    """Scales of operands in a block-scaled format, in patterns of its scales: a [m, k / group], b [k / group, n]."""
     format: Any                         # a BlockFormat
     group: int
     a: Any
     b: Any
     held: Any = None                    # NumPy's format, if kernels keep elements decoded
 
+    @property
+    def values(self) -> list[Any]:
+        """The scales as numbers."""
+        return [x.view(self.format.scale.dtype).astype(np.float64) for x in (self.a, self.b)]
+
     def numbers(self, a: Any, b: Any) -> tuple[Any, Any]:
         """Elements times their scales."""
-        sa, sb = (np.exp2(x.astype(np.float64) - ONE) for x in (self.a, self.b))
+        sa, sb = self.values
         return (a * np.repeat(sa, self.group, 1)[:, :a.shape[1]], b * np.repeat(sb, self.group, 0)[:b.shape[0]])
 
 
