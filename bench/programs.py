@@ -5,7 +5,7 @@
 A job is all cases whose names begin with these words, "llama prefill" or "train", say; without one it is every case:
 
     host                    what a call of a layer costs the host, eager, 1 row
-    layer ROWS              a layer of 14336 x 4096, eager: its time with the host's
+    layer ROWS              a layer of 14336 x 4096, eager: its time with the host's; "kernel ROWS": six in a CUDA graph
     llama prefill LENGTH    logits of one sequence, eager
     llama decode BATCH      one new position of BATCH sequences by a static cache of 1024 positions, in a CUDA graph;
                             "llama compiled BATCH": by torch.compile before that, on both sides
@@ -14,12 +14,14 @@ A job is all cases whose names begin with these words, "llama prefill" or "train
     experts TOKENS          the experts' products and gate of a Mixtral's layer, 8 of them and 2 for a token, in a CUDA
                             graph, beside torch._grouped_mm and torch.mm for each expert, whose sizes are known there
 
+Layers and models of int4, int8 and fp8 stand beside those of torchao and bitsandbytes, too, where they are installed.
 Models have the published sizes, fewer layers, and random weights. Results are compared with those of torch by the same
 weights, dequantised to bf16; losses and gradients with torch's.
 """
 from __future__ import annotations
 
 import copy
+import importlib.util
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -113,7 +115,38 @@ def dequantized(net: nn.Module) -> nn.Module:
     return net
 
 
-def captured(f: Callable[..., Tensor], *given: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+def packaged(kind: str, net: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Copies of a model of torch's with weights of this kind by libraries for it, as far as they are installed: groups
+    of 128 in int4 (bitsandbytes: nf4, of 64), int8 and fp8 by outputs."""
+    if kind in ("int4", "int8", "fp8") and importlib.util.find_spec("torchao"):
+        from torchao import quantization as ao
+        from torchao.quantization.quantize_.workflows import Int4PackingFormat
+        config: Any = {
+            "int4": lambda: ao.Int4WeightOnlyConfig(128, int4_packing_format=Int4PackingFormat.TILE_PACKED_TO_4D),
+            "int8": ao.Int8WeightOnlyConfig,
+            "fp8": lambda: ao.Float8DynamicActivationFloat8WeightConfig(granularity=ao.PerRow())}[kind]()
+        other = copy.deepcopy(net)
+        ao.quantize_(other, config)
+        yield "torchao", other
+    if kind in ("int4", "int8") and importlib.util.find_spec("bitsandbytes"):
+        import bitsandbytes as bnb
+
+        def layer(x: nn.Linear) -> nn.Module:
+            if kind == "int4":
+                found = bnb.nn.Linear4bit(x.in_features, x.out_features, False, BF16, quant_type="nf4", device="meta")
+                found.weight = bnb.nn.Params4bit(x.weight.data, requires_grad=False, quant_type="nf4", module=found)
+            else:
+                found = bnb.nn.Linear8bitLt(x.in_features, x.out_features, False, has_fp16_weights=False, device="meta")
+                found.weight = bnb.nn.Int8Params(x.weight.data, requires_grad=False, has_fp16_weights=False)
+            return found.to(GPU)
+        other = nn.Sequential(copy.deepcopy(net))
+        for name, x in [(name, x) for name, x in other.named_modules() if isinstance(x, nn.Linear)]:
+            parent, _, child = name.rpartition(".")
+            setattr(other.get_submodule(parent), child, layer(x.to("cpu")))
+        yield "bitsandbytes", other[0]
+
+
+def captured(f: Callable[..., Any], *given: Tensor) -> tuple[torch.cuda.CUDAGraph, Any]:
     """The graph of a call, and its result."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -214,7 +247,8 @@ class Job(NamedTuple):
                 launch, result = self.phase(net)
                 like = wanted if plain else self.phase(dequantized(copy.deepcopy(net)))[1]
                 wrong = study.near(result, like, LIMITS.get(kind, 0.03))
-                sides: dict[str, list[Any]] = {study.OURS: [launch], "torch": [theirs]}
+                sides: dict[str, list[Any]] = {study.OURS: [launch], "torch": [theirs]} | {
+                    name: [self.phase(other)[0]] for name, other in packaged(kind, base)}
             except Exception as error:
                 wrong, sides = study.failure(error), {study.OURS: [int]}
             yield study.Case({"job": self.name, "kind": kind}, sides,
@@ -239,16 +273,28 @@ def jobs(depth: int) -> Iterator[Job]:
         yield Job(f"{word} bert", partial(encoder, "bert", 2*depth), partial(train, sequences, compiled), True)
 
 
-def layer(rows: int, kinds: Iterable[str]) -> Iterator[study.Case]:
+def layer(rows: int, kinds: Iterable[str], graphs: bool) -> Iterator[study.Case]:
     x = random(rows, 4096)
-    every = [nn.Linear(4096, 14336, device=GPU, dtype=BF16, bias=False) for _ in range(2)]
+
+    def launches(layers: list[nn.Module]) -> list[study.Launch]:
+        if not graphs:
+            return [partial(layer, x) for layer in layers]
+        graph, results = captured(lambda x: [layer(x) for layer in layers], x)
+        return [lambda kept=(layers, results): graph.replay()]
+    # In graphs as many as are larger than the last cache together in int4, too.
+    every = [nn.Linear(4096, 14336, device=GPU, dtype=BF16, bias=False) for _ in range(6 if graphs else 2)]
     for kind in kinds:
         ours = [twt.convert(copy.deepcopy(layer), kind) for layer in every]
         like = dequantized(nn.Sequential(copy.deepcopy(ours[0])))(x)
+        sides: dict[str, list[nn.Module]] = {study.OURS: ours, "torch": every}
+        for plain in every:
+            for name, other in packaged(kind, plain):
+                sides.setdefault(name, []).append(other)
+        wrong = {name: study.near(layers[0](x), like, 0.03 if name == study.OURS else 0.25)
+                 for name, layers in sides.items()}
         yield study.Case(
-            {"job": f"layer {rows}", "kind": kind},
-            {study.OURS: [partial(layer, x) for layer in ours], "torch": [partial(layer, x) for layer in every]},
-            lambda side, result, like=like: study.near(result, like, 0.03) if side == study.OURS else "")
+            {"job": f"{'kernel' if graphs else 'layer'} {rows}", "kind": kind},
+            {name: launches(layers) for name, layers in sides.items()}, lambda side, _, wrong=wrong: wrong[side])
 
 
 def experts(tokens: int, kind: str, count: int = 8, width: int = 4096, between: int = 14336) -> study.Case:
@@ -309,7 +355,10 @@ def cases(asked: Any) -> Iterator[study.Case]:
         return not asked.jobs or any(f"{name} ".startswith(f"{job} ") for job in asked.jobs)
     for rows in (1, 32, 256, 1024, 4096):
         if wanted(f"layer {rows}"):
-            yield from layer(rows, asked.kinds)
+            yield from layer(rows, asked.kinds, False)
+    for rows in (1, 16, 32, 64, 128, 256, 1024, 4096):
+        if wanted(f"kernel {rows}"):
+            yield from layer(rows, asked.kinds, True)
     for job in jobs(asked.layers):
         if wanted(job.name):
             torch.manual_seed(0)
