@@ -54,6 +54,9 @@ ENTRIES: dict[str, tuple[tuple[Any, ...], Any]] = {
     "cuMemFreeAsync": ((POINTER, POINTER), None),
     "cuStreamIsCapturing": ((POINTER, POINTER), ctypes.c_int),
     "cuStreamGetId": ((POINTER, POINTER), ctypes.c_uint64),
+    "cuStreamGetCaptureInfo": ((POINTER,) * 6, None),
+    "cuGraphNodeGetType": ((POINTER, POINTER), ctypes.c_int),
+    "cuGraphKernelNodeGetParams": ((POINTER, POINTER), ctypes.c_uint64),
     "cuMemsetD32Async": ((ctypes.c_uint64, ctypes.c_uint32, ctypes.c_size_t, POINTER), None),
     "cuTensorMapEncodeTiled": ((POINTER, NUMBER, NUMBER, *(POINTER,) * 5, *(NUMBER,) * 4), None),
     "cuTensorMapEncodeIm2col": ((POINTER, NUMBER, NUMBER, *(POINTER,) * 5, NUMBER, NUMBER, POINTER, *(NUMBER,) * 4),
@@ -69,6 +72,7 @@ class FakeDriver(FakeDevice):
         self.attributes = dict(H200)
         self.contexts: list[int] = []  # the calling thread's, the current one last
         self.mode = GLOBAL
+        self.nodes: dict[int, tuple[int, int]] = {}     # of graphs: a kernel's function, and attributes of the launch
         self.queues: dict[int, list[Callable[[], None]]] = {}
         self.captures: dict[int, list[Callable[[], None]]] = {}
         self.graphs: dict[int, list[Callable[[], None]]] = {}
@@ -238,7 +242,7 @@ class Functions:
         how = real.CUlaunchConfig(config)
         gx, gy, gz, bx, by, bz = how.gridDimX, how.gridDimY, how.gridDimZ, how.blockDimX, how.blockDimY, how.blockDimZ
         shared, stream = how.sharedMemBytes, int(how.hStream)
-        assert how.numAttrs == 0
+        assert how.numAttrs <= (b"griddepcontrol.wait" in self.images[int(f)])
         if gx * gy * gz == 0 or bx * by * bz > 1024 or shared > self.attributes["MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"]:
             return (INVALID,)
         name, places, static = self.functions[int(f)]
@@ -249,7 +253,11 @@ class Functions:
         table = (ctypes.c_void_p * len(places)).from_address(params)
         args = [_argument(self, value.type, at) for at, (_, value) in zip(table, function.params, strict=True)]
 
-        self.give(stream, lambda: self.launched(function, args, (gx, gy, gz), stream))
+        def work() -> None:
+            self.launched(function, args, (gx, gy, gz), stream)
+        if int(stream) in self.captures:
+            self.nodes[id(work)] = int(f), how.numAttrs
+        self.give(stream, work)
         return (SUCCESS,)
 
     # ---- memory
@@ -382,6 +390,22 @@ class Functions:
         self.there(stream)
         return real.CUstreamCaptureStatus(int((int(stream) or 1) in self.captures))
 
+    def captured(self: Any, stream: int, status: int, number: int, graph: int, nodes: int, count: int) -> int:
+        """cuStreamGetCaptureInfo."""
+        works = self.captures.get(stream or 1)
+        ctypes.c_uint64.from_address(status).value = works is not None
+        ctypes.c_uint64.from_address(count).value = bool(works)
+        if works:
+            self.last = ctypes.c_uint64(id(works[-1]))
+            ctypes.c_uint64.from_address(nodes).value = ctypes.addressof(self.last)
+        return 0
+
+    def cuGraphNodeGetType(self: Any, node: int) -> Any:
+        return real.CUgraphNodeType(node not in self.nodes)
+
+    def cuGraphKernelNodeGetParams(self: Any, node: int) -> int:
+        return int(self.nodes[node][0])
+
     def cuStreamWaitEvent(self: Any, stream: Any, event: Any, flags: int) -> None:
         before = event.at
         self.give(stream, lambda: before())
@@ -486,6 +510,8 @@ def _entry(fake: FakeDriver, name: str) -> Any:
         try:
             if name.startswith("cuTensorMapEncode"):
                 return Functions.encoded(fake, *given)
+            if name == "cuStreamGetCaptureInfo":
+                return Functions.captured(fake, *given)
             status, *found = getattr(fake, name)(*given)
         except Exception:
             traceback.print_exc()

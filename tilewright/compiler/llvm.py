@@ -79,7 +79,8 @@ def text(functions: Function | Iterable[Function], target: Target, *, lines: boo
     functions = _listed(functions)
     from tilewright.compiler import gate
     gate.check(functions, target)
-    lowered = str(lower(functions, dialects.for_triple(target.triple), lines, width(target)))
+    lowered = str(lower(functions, dialects.for_triple(target.triple), lines, width(target),
+                        isinstance(target, GpuTarget) and target.overlaps))
     # llvmlite writes a comma between a function's two metadata, as between an instruction's, and LLVM takes none there
     return re.sub(r"(?m)^(define .*), !dbg", r"\1 !dbg", lowered) if lines else lowered
 

@@ -39,6 +39,7 @@ class Entry(NamedTuple):
     shared: int                 # bytes of its shared memory, or LDS
     dynamic: int                # of them, those that the launch has to ask for; the others are declared in the code
     parameters: tuple[Parameter, ...] = ()
+    overlaps: bool = False      # whether it waits for the stream's last kernel by itself, before whose end it may begin
 
 
 def manifest(function: Function, target: Target, grid: Sequence[int | str] | None = None,
@@ -49,7 +50,8 @@ def manifest(function: Function, target: Target, grid: Sequence[int | str] | Non
     "(n + 255) // 256"; None: the caller chooses it. `arguments` lie at these bytes of a block of `argument_bytes`, by
     default each at the next multiple of its size (of a tensor map: of 64 in the bank that has the block at `BANK`);
     what a driver adds behind them is not in it.
-    `shared` are bytes of a workgroup, of which a launch has to ask for `dynamic_shared`. `more`: further fields.
+    `shared` are bytes of a workgroup, of which a launch has to ask for `dynamic_shared`. Code that `overlaps` waits for
+    the stream's last kernel by itself. `more`: further fields.
     """
     from tilewright.ir.types import Pointer, TensorMap, Type
     (x, y), arguments, end = function.threads or (1, 1), [], 0
@@ -71,14 +73,15 @@ def manifest(function: Function, target: Target, grid: Sequence[int | str] | Non
         arguments.append(row)
     return {"symbol": function.name, "target": target.name, "workgroup": x * y, "shape": [x, y, 1],
             "wave": function.warp, "grid": None if grid is None else [*grid, 1, 1][:3], "arguments": arguments,
-            "argument_bytes": end, "shared": function.shared_bytes, "dynamic_shared": function.dynamic_bytes} | more
+            "argument_bytes": end, "shared": function.shared_bytes, "dynamic_shared": function.dynamic_bytes,
+            **({"overlaps": True} if getattr(target, "overlaps", False) else {})} | more
 
 
 def entry(of: Mapping[str, Any]) -> Entry:
     """A manifest as a record."""
     x, y = of["shape"][:2]
     parameters = tuple(Parameter(p["name"], p["type"], p["offset"], p["size"], _tile(p)) for p in of["arguments"])
-    return Entry(of["symbol"], (x, y), of["shared"], of["dynamic_shared"], parameters)
+    return Entry(of["symbol"], (x, y), of["shared"], of["dynamic_shared"], parameters, of.get("overlaps", False))
 
 
 def _tile(row: Mapping[str, Any]) -> Tile | None:

@@ -61,6 +61,9 @@ class Dialect:
         """Spell a store whose line need not stay in cache, if there is a word for it that LLVM has not."""
         return False
 
+    def overlap(self, low: Any) -> None:
+        """Begin a kernel that is launched before the stream's last one has ended."""
+
 
 @dataclass(frozen=True)
 class Nvptx(Dialect):
@@ -86,6 +89,13 @@ class Nvptx(Dialect):
     def builtin(self, low: Any, name: str, t: Any) -> Any:
         register = name.replace("thread", "tid").replace("block", "ctaid").replace("grid", "nctaid")
         return low.call(f"llvm.nvvm.read.ptx.sreg.{register}", t, name=name)
+
+    def overlap(self, low: Any) -> None:
+        """Wait for the end of the stream's last kernel, and let the next one's CTAs come where there is room for them,
+        which then wait here. They come once all CTAs of this kernel have, so that none of its CTAs waits for one that
+        has no room; nor does a kernel wait for another stream's, which would want the room that they take."""
+        for instruction in ("wait", "launch_dependents"):
+            low.asm(f"griddepcontrol.{instruction};", low.nothing(), "~{memory}", effects=True, together=True)
 
     def streamed(self, low: Any, node: Any) -> bool:
         """`.cs`: likely accessed once, first to leave the cache. LLVM has no word for it."""

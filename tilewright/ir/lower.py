@@ -22,11 +22,11 @@ _FLOATS = {("f", 16): ll.HalfType, ("f", 32): ll.FloatType, ("f", 64): ll.Double
 
 
 def lower(functions: program.Function | Iterable[program.Function], dialect: Dialect, lines: bool = False,
-          width: Width = DEFAULT) -> ll.Module:
+          width: Width = DEFAULT, overlaps: bool = False) -> ll.Module:
     """One module with these functions, which others may call by name, and all that they call, which is internal.
 
     `lines`: with debug locations, so that a profiler shows the Python line of every instruction. `width`: of the
-    vectors that independent rounds become.
+    vectors that independent rounds become. `overlaps`: kernels may be launched while the one before them ends.
     """
     exported = [functions] if isinstance(functions, program.Function) else list(functions)
     module = ll.Module(exported[0].name)
@@ -39,7 +39,8 @@ def lower(functions: program.Function | Iterable[program.Function], dialect: Dia
     for function in exported:
         seen |= dict.fromkeys(function.callees()) | {function: None}
     for function in seen:
-        _Lowering(module, vectorised(function, width), dialect, function in exported, lines).run()
+        lowering = _Lowering(module, vectorised(function, width), dialect, function in exported, lines)
+        lowering.run(overlaps and function in exported and function.threads is not None)
     return module
 
 
@@ -73,11 +74,13 @@ class _Lowering:
         self.b = ll.IRBuilder(fn.append_basic_block("entry"))
         self.lines = Lines(module, fn, function) if lines else None
 
-    def run(self) -> None:
+    def run(self, overlaps: bool) -> None:
         for name, value in self.function.builtins.items():
             self.values[value.id] = self.dialect.builtin(self, name, value.type)
         for array, pointer in self.function.arrays.items():
             self.values[pointer.id] = self.array(array)
+        if overlaps:
+            self.dialect.overlap(self)
         body = self.fn.append_basic_block("body")
         self.b.branch(body)
         self.b.position_at_end(body)

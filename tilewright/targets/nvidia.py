@@ -53,6 +53,11 @@ class GpuTarget(Chip):
         """What machine code depends on: equal keys may share compiled kernels."""
         return f"{self.triple} {self.name} {self.features}"
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether a launch may begin while the one before it on the stream ends (PTX ISA, griddepcontrol)."""
+        return self.capability >= (9, 0)
+
     @cached_property
     def matrix_rates(self) -> dict[str, int]:
         """Operations per clock of a multiprocessor by matrix instructions of whole warps (mma.sync), for each format of

@@ -209,6 +209,26 @@ def test_a_refused_launch_names_the_kernel_and_its_grid(fake):
     )
 
 
+def test_in_a_graph_a_kernel_begins_before_ours_has_ended_where_its_ctas_cannot_crowd(fake):
+    alone = 120 << 10           # more than half of a multiprocessor's shared memory
+    stream, x = module.Stream(), fake.array(np.zeros(1, np.float32))
+    sms, args = stream.device.target.sms, (1, 1.0, 0.0, x, 1)
+    with capture(stream):
+        for shared, grid in (0, 1), (0, sms), (0, sms + 1), (alone, 10 * sms):
+            module.Prepared(loaded(shared), (grid,), args)(stream)
+        fake.give(stream.handle, lambda: None)  # another library's
+        module.Prepared(loaded(), (1,), args)(stream)
+    assert [attributes for _, attributes in fake.nodes.values()] == [0, 1, 0, 1, 0]
+
+
+@pytest.mark.parametrize(("target", "waits"), [("sm_89", 0), ("sm_90a", 1)])
+def test_its_code_waits_for_the_last_kernel_first(target, waits):
+    code = artefact.compiled(scaled(), tw.target(target))
+    before, *after = code.text.split("griddepcontrol.wait;")
+    assert (len(after), code.entry.overlaps) == (waits, waits)
+    assert ("ld.global" in before, code.text.count("griddepcontrol.launch_dependents;")) == (not waits, waits)
+
+
 def test_a_status_that_the_bindings_do_not_know(fake):
     assert "CUDA error 123456 (123456)" in str(driver.error(123456, "cuSomething"))
 

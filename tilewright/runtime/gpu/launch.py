@@ -120,7 +120,7 @@ class Function:
     def __init__(self, module: Module, described: Mapping[str, Any]) -> None:
         """`described`: its manifest, see compiler/manifest.py."""
         self.module, self.device, entry = module, module.device, manifest.entry(described)
-        self.name, self.threads, self.dynamic = entry.name, entry.threads, entry.dynamic
+        self.name, self.threads, self.dynamic, self.overlaps = entry.name, entry.threads, entry.dynamic, entry.overlaps
         self.manifest = dict(described)
         self.parameters = tuple(Parameter(*p) for p in entry.parameters)
         with self.device.current(), self.library.unrecorded():
