@@ -229,7 +229,14 @@ def programs(report: Report, options: dict[str, str]) -> str:
 
 
 def models(report: Report, options: dict[str, str]) -> str:
-    """Jobs of bench/programs.py whose names do not begin with except=: torch's time over that with layers of a kind."""
+    """Jobs of bench/programs.py whose names do not begin with except=: torch's time over that with layers of a kind.
+    sides=torchao,...: a row for each kind, with its time and those of others over it."""
+    if "sides" in options:
+        head, sides = ["job", "layers of"], ["torch", *options["sides"].split(",")]
+        found = [(x, x["seconds"]["tilewright"]) for x in report.extra["programs"] if len(x["seconds"]) > 2]
+        return markdown([*head, "ms", *sides], [[x["job"], x["kind"], f"{spread(ours).median * 1e3:.3f}", *(
+            f"{spread(ratios(x['seconds'][side], ours)).median:.2f}" if side in x["seconds"] else "-" for side in sides)]
+            for x, ours in found], left=head)
     rows: dict[str, dict[str, str]] = {}
     for x in report.extra["programs"]:
         if not x["job"].startswith(options.get("except", "-")):
