@@ -28,7 +28,7 @@ from tilewright.nests.products.product import Product
 from tilewright.nests.reading import launches, recorded
 from tilewright.nests.reading.source import nest as read
 from tilewright.nests.running import verified
-from tilewright.nests.running.execution import Execution, Given, distinct, look
+from tilewright.nests.running.execution import Execution, Given, distinct, launches as in_turn, look
 from tilewright.nests.running.run import Loops, kind
 from tilewright.problem import Gemm
 from tilewright.runtime import repeats
@@ -36,6 +36,7 @@ from tilewright.runtime.gpu.arrays import library_of
 
 PROGRAMS = WeakKeyDictionary[Any, Any]()        # of results of `optimize` on GPUs; empty when plans are chosen anew
 repeats.derived.append(cast(Any, PROGRAMS))
+MOST_LAUNCHES = 256             # of a program
 VERIFIED: set[tuple[Any, ...]] = set()          # nests with the sentences of their products that agreed
 
 
@@ -150,6 +151,14 @@ class Step:
         elif self.loops is not None:
             self.loops.run(given)
 
+    def launches(self, given: Given) -> int:
+        """How many kernels that is on a GPU."""
+        if self.found is not None and self.here and self.found.changed:
+            return int(self.found.launches)
+        if (loops := self.loops) is None:
+            return 0
+        return len([*in_turn(loops.steps(given), loops.check(given, dict(zip(loops.names, given.seen))))])
+
     def __str__(self) -> str:
         if not self.products:
             lines = sorted({s.line.number for s in self.part.sources})
@@ -191,6 +200,8 @@ class Optimized:
             for b in sorted(self.written - {s.target.array}):
                 if np.may_share_memory(seen[s.target.array], seen[b]):
                     refuse(s.line, f"{s.target.array} shares memory with {b}, which is written before this is used")
+        self.alone = len(self.apart) == len([0 for a in self.written for b in seen
+                                             if a != b and not (b in self.written and b < a)])
         tangled = [name for name in sorted(self.written) if not distinct(seen[name])]
         without = without or (f"elements of {tangled[0]} share memory" if tangled else "")
         if without:
@@ -261,7 +272,7 @@ class Optimized:
         own = [args[i] for i in self.places]
         library = library_of(*own) or tensors.HOST
         asked = library.asked(own)
-        if asked is None or any(step.loops is not None for step in self.steps):
+        if asked is None or (library is tensors.HOST and any(step.loops is not None for step in self.steps)):
             return
         names = [*seen]
         self._known = (library, asked[0], [(names.index(a), names.index(b)) for a, b in self.apart],
@@ -283,7 +294,7 @@ class Optimized:
             if p.kind == "number" and type(x) is not float:
                 return False
         if (programs := PROGRAMS.get(self)) is None:
-            self._run_products(args, at)
+            self._run_again(args, at)
             return True
         for record, places in programs:
             stream = library.stream(args[self.places[0]], record.device)
@@ -291,20 +302,25 @@ class Optimized:
                 raise AssertionError("a product's program does not take a factor of 1")
         return True
 
-    def _run_products(self, args: Sequence[Any], at: list[int]) -> None:
-        """Compute the results, and note the programs of products on a GPU whose operands are views of the arrays. `at`:
-        the arrays' addresses."""
+    def _run_again(self, args: Sequence[Any], at: list[int]) -> None:
+        """Compute the results, and note the programs of what runs on a GPU on views of the arrays. `at`: the arrays'
+        addresses."""
         arrays = {p.name: x if p.kind == "array" else x.reshape(-1) for p, x in zip(self.nest.parameters, args)
                   if p.kind in ("array", "pointer")}
         numbers = self.sizes | {p.name: x for p, x in zip(self.nest.parameters, args) if p.kind == "number"}
-        products = [product for step in self.steps for product in step.products]
+        given = look(self.names, args) if any(step.loops is not None for step in self.steps) else None
+        count, views = 0, True
         with repeats.watching() as ran:
-            for product in products:
-                product.run(arrays, numbers)
+            for step in self.steps:
+                for product in step.products:
+                    product.run(arrays, numbers)
+                    count, views = count + 1, views and product.of_views
+                if not step.products and given is not None:
+                    step.run(given)
+                    count += step.launches(given)
         ends = sorted((where + first, where + last) for where, (first, last) in zip(at, self._known[3]))
         apart = all(before[1] <= after[0] for before, after in pairwise(ends))      # else a place is in several arrays
-        if apart and len(ran) == len(products) and all(x.of_views for x in products) and (
-                len(numbers) == len(self.sizes)):
+        if apart and self.alone and len(ran) == count <= MOST_LAUNCHES and views and len(numbers) == len(self.sizes):
             found = [(record, [self._place(x, at) for x in places]) for record, places in ran]
             if all(record.device is not None and None not in places for record, places in found):
                 PROGRAMS[self] = found

@@ -203,23 +203,28 @@ class _Gemm:
     def load(self) -> None:
         """The role that copies: one of its threads starts all copies."""
         k, g, p, tiles, ring = self.k, self.g, self.plan, self.tiles, self.ring
-        windows = wgmma_windows.Windows(k, g)
         if p.warpgroups in REGISTERS:
             k.registers(REGISTERS[p.warpgroups][1], more=False)
         first_warp = self.t < GROUP*p.warpgroups + k.warp
         # The other warps of the role do not follow: one that falls behind could miss a phase, and wait for ever.
         with tiles.each(here=first_warp) as unit:
             i0, j0, matrix = tiles.place(unit.tile)
+            operands = ((self.a, "a", self.a_smem, i0, tiles.cluster_n, tiles.same_row),
+                        (self.b, "b", self.b_smem, j0, tiles.cluster_m, tiles.same_column))
+
+            def number(name: str) -> tuple[Value, ...]:
+                return () if matrix is None else (k.select(getattr(g, f"stride_{name}") == 0, 0, matrix),)
+            windows = {name: wgmma_windows.Windows(k, g, x.ROW, row + x.part(share), unit.first*x.CTA_K, *number(name))
+                       for x, name, _, row, share, _ in operands if x.IMAGES}
             with k.loop(unit.steps, unroll=False) as step:
                 stage = ring.refill(unit.begin + step, self.a.BYTES + self.b.BYTES)
+                blocks = {name: x.blocks(p.cta_k // x.ROW) for name, x in windows.items()}
                 with k.when(k.elect()):
-                    for x, name, smem, row, share, ctas in (
-                            (self.a, "a", self.a_smem, i0, tiles.cluster_n, tiles.same_row),
-                            (self.b, "b", self.b_smem, j0, tiles.cluster_m, tiles.same_column)):
-                        which = () if matrix is None else (k.select(getattr(g, f"stride_{name}") == 0, 0, matrix),)
+                    for x, name, smem, row, share, ctas in operands:
+                        which = number(name)
                         with k.when((unit.begin + step) % x.SHARE == share) if x.IN_TURN else nullcontext():
-                            for to, place in x.boxes(row, (unit.first + step)*x.CTA_K, share):
-                                at = windows.coordinates(*place, *which) if x.IMAGES else (*place, *which)
+                            for n, (to, place) in enumerate(x.boxes(row, (unit.first + step)*x.CTA_K, share)):
+                                at = blocks[name][n] if x.IMAGES else (*place, *which)
                                 ring.full.load(smem.at(stage, to), getattr(g, name), at, stage, ctas)
 
 

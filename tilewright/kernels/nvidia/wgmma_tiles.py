@@ -100,12 +100,15 @@ class SmemTile:
         return SharedMatrix(self.SWIZZLE, "k", stride) if self.along_k else SharedMatrix(
             self.SWIZZLE, "mn", stride, self.BLOCK)
 
+    def part(self, share: Value) -> Value:
+        """Where in the dimension across that CTA's part of a block begins."""
+        return share * (0 if self.IN_TURN else self._sides[1] // self.SHARE)
+
     def boxes(self, row: Value, step: Value, share: Value) -> Iterator[tuple[Value, tuple[Any, ...]]]:
         """The copies of CTA number `share` of those that share the tile, IN_TURN of each whose turn it is: where each
         goes in the stage, in bytes, and its coordinates. `row` and `step`: where the tile begins in m or n, and in k.
         """
-        along, across = self._sides
-        part = share * (0 if self.IN_TURN else across // self.SHARE)
+        along, part = self._sides[0], self.part(share)
         x, y = (step, row) if self.along_k else (row, step)
         for plane in range(max(self.PLANES, 1)):
             for block in range(along // self.ROW):
