@@ -94,13 +94,14 @@ def emit_wgmma_gemm(shape: GpuShape, plan: NvidiaPlan, ARCH: str = "sm_90a", WHE
     Operands that are terms (rewrite.py) are several matrices, which are a dimension of their maps behind rows and
     columns. Without `promote` the instruction adds up all of k; it truncates as it does so, and keeps about 14 bits of
     products of fp8. WHEN: see work.arguments. GROUPED: "m": offsets divide the rows of A (gpu/groups.py). GATHERED: the
-    operand, "a" or "b", that is windows of images: its map is of these, and the parameters are wgmma_windows.py's, too.
+    operand that is windows of images, and the bytes of channels in a row of a block of it, as "a128": its map is of
+    these, and the parameters are wgmma_windows.py's, too.
     """
     s, p = shape, plan
     planes = TERMS[p.split].count if p.split else 0
     a, b = (SmemTile(BYTE if format.endswith(HALVES) else format, along_k, extent,
                      p.cta_k // 2 if format.endswith(HALVES) else p.cta_k, share, s.batch != 1, planes,
-                     role == GATHERED)
+                     int(GATHERED[1:]) if role == GATHERED[:1] else 0)
             for role, format, along_k, extent, share in (
                 ("a", prologues.stored(s.a, s.prologue_a), s.layout[0] == "n", p.cta_m, p.cluster_n),
                 ("b", prologues.stored(s.b, s.prologue_b), s.layout[1] == "t", p.cta_n, p.cluster_m)))
