@@ -41,7 +41,7 @@ class Windows:
 
     def blocks(self, COUNT: int) -> list[tuple[Value, ...]]:
         """The coordinates of the next COUNT blocks along k."""
-        k, g, found = self.k, self.g, []
+        k, g, found = self.k, self.g, list[tuple[Value, ...]]()
         step, channel, inner, x, y = (at.get() for at in self.at)
         for _ in range(COUNT):
             found.append((channel, *self.pixel, k.select(step < g.k, self.image, NONE), x, y))

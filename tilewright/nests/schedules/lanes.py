@@ -19,6 +19,7 @@ from tilewright.nests.polynomial import Polynomial, polynomial
 from tilewright.nests.schedules.dependences import dependences
 from tilewright.nests.schedules.operations import Done
 from tilewright.nests.schedules.partial import REDUCTIONS, identity, in_parts
+from tilewright.nests.schedules.scans import BITS, Scan, scan, shared
 from tilewright.nests.schedules.scheduled import Illegal, Scheduled
 from tilewright.nests.tree import Buffer, Do, For, Node, Sync, When, replaced, rewritten, walk
 
@@ -46,6 +47,7 @@ def lanes(s: Scheduled, threads: int) -> Done:
     if not sharing.shared:
         raise Illegal("no loop has rounds that threads could share")
     rings = ((OF_WARP, 0, WARP, threads // WARP), (IN_WARP, 0, 1, WARP)) if threads > WARP else ()
+    rings += tuple((name, 0, bit, 2) for name, bit in BITS.items()) if sharing.scans else ()
     tree: tuple[Node, ...] = (For(LANE, polynomial(0), polynomial(threads), 1, body, around[-1].line, "thread.x",
                                   rings=rings),)
     for loop in reversed(around):
@@ -61,7 +63,7 @@ class _Sharing:
     def __init__(self, s: Scheduled, threads: int) -> None:
         self.s, self.threads = s, threads
         self.buffers: dict[str, Buffer] = {}
-        self.shared, self.sums = list[str](), list[str]()
+        self.shared, self.sums, self.scans = list[str](), list[str](), False
         self.meet = Sync("warp" if threads == WARP else "cta")
         self.serial = False                         # inside of a loop whose rounds follow each other
 
@@ -74,7 +76,12 @@ class _Sharing:
                 yield When(node.conditions, tuple(self.nodes(node.body)))
             elif isinstance(node, For) and not node.mark:
                 reduced = self.reduced(node)
-                yield from self.loop(node) if reduced is None else self.rounds(node, reduced)
+                if reduced is not None:
+                    yield from self.rounds(node, reduced)
+                elif (found := scan(self.s, node, self.register)) is not None:
+                    yield from self.scanned(node, found)
+                else:
+                    yield from self.loop(node)
             else:
                 raise Illegal("lanes share loops that no operation but split, reorder and bind has changed")
 
@@ -143,13 +150,28 @@ class _Sharing:
 
     def part(self, d: Do) -> Access:
         """A thread's part of a sum."""
-        array, element = d.target.array, in_parts(self.s, d)
-        name, n = f"{array}_part", 2
+        self.sums.append(d.target.array)
+        return self.register("part", d)
+
+    def register(self, what: str, d: Do) -> Access:
+        """A new one, for parts of a statement's sums."""
+        array = d.target.array
+        element = self.buffers[array].element if array in self.buffers else in_parts(self.s, d)
+        name, n = f"{array}_{what}", 2
         while name in self.buffers or name in self.s.buffers or name in self.s.arrays:
-            name, n = f"{array}_part{n}", n + 1
+            name, n = f"{array}_{what}{n}", n + 1
         self.buffers[name] = Buffer((), "registers", element)
-        self.sums.append(array)
         return Access(name, ())
+
+    def scanned(self, loop: For, found: Scan) -> Iterator[Node]:
+        """A loop with a running sum."""
+        self.scans = True
+        self.shared.append(loop.index)
+        self.sums.append(found.do.target.array)
+        written = [n for n, _ in walk(found.rest) if isinstance(n, Do)]
+        nodes = shared(loop, found, self.threads, UNROLLED, (LANE, OF_WARP, IN_WARP), self.register, self.buffers,
+                       self.meet)
+        yield from self.met(written, (*found.before, *nodes))
 
     def distributed(self, loop: For, body: tuple[Node, ...]) -> Iterator[Node]:
         """The loop, each thread with every so manieth round."""
