@@ -62,9 +62,9 @@ MOST = {
     "lines of the body of matmul": 31,
     "functions over 60 lines": 36,
     "files over 400 lines": 0,
-    "lines of the library": 74966,
-    "lines of loop nests": 12118,
-    "lines of the lab": 27917,
+    "lines of the library": 74962,
+    "lines of loop nests": 12119,
+    "lines of the lab": 27807,
     "lines of other engines": 8195,
 }
 OTHERS = "dask/", "mpi/", "numpy/", "jax/", "checkpoints/", "torch/distributed/"  # what serves programs of others

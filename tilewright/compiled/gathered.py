@@ -9,11 +9,10 @@ from tilewright.compiled.nvidia import NvidiaKernel
 from tilewright.plans import gpu
 from tilewright.plans.gpu_shape import GpuShape
 from tilewright.plans.nvidia_plan import NvidiaPlan
-from tilewright.plans.wgmma_rules import SWIZZLED
+from tilewright.plans.wgmma_rules import NARROWEST, SWIZZLED
 from tilewright.problem import Gemm
 from tilewright.targets.nvidia import GpuTarget
 
-NARROWEST = 32          # bytes of channels in a row, by which wgmma's operands can be swizzled
 BY_WARPS = "simt", "dmma", "mma"        # algorithms whose copies are of vectors, each from a pointer of its own
 
 

@@ -86,11 +86,12 @@ def shared(loop: For, found: Scan, threads: int, unrolled: int, indices: tuple[s
     def add(target: Access, value: Access) -> Do:
         return Do(target, op, ("load", value), line)
 
-    def at(turn: int) -> Polynomial:
+    def index(turn: int) -> Polynomial:
         return loop.start + (polynomial(f"{loop.index}.o") * count + turn) * threads + polynomial(indices[0])
 
     def inside(turn: int, nodes: tuple[Node, ...], asked: tuple[Polynomial, ...] = ()) -> tuple[Node, ...]:
-        asked, nodes = asked if whole else (*asked, loop.stop - 1 - at(turn)), replaced(nodes, {loop.index: at(turn)})
+        asked = asked if whole else (*asked, loop.stop - 1 - index(turn))
+        nodes = replaced(nodes, {loop.index: index(turn)})
         return (When(asked, nodes),) if asked else nodes
     body: list[Node] = []
     for turn, part in enumerate(parts):

@@ -50,7 +50,7 @@ class Several:
 
     @property
     def launches(self) -> int:
-        """Of a call on a GPU."""
+        """How many kernels a call on a GPU launches."""
         return self.times * len(self.parts)
 
     @property
