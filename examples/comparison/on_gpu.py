@@ -238,23 +238,62 @@ def normalised(A, B):
             B[i, j] = A[i, j] / (s + 1.0)
 
 
+def sums(A, B):
+    for i in range(A.shape[0]):
+        s = 0.0
+        for j in range(A.shape[1]):
+            s += A[i, j]
+        B[i] = s
+
+
+def softmax(A, B):
+    for i in range(A.shape[0]):
+        m = A[i, 0]
+        for j in range(1, A.shape[1]):
+            m = max(m, A[i, j])
+        s = 0.0
+        for j in range(A.shape[1]):
+            s += np.exp(A[i, j] - m)
+        for j in range(A.shape[1]):
+            B[i, j] = np.exp(A[i, j] - m) / s
+
+
+def norms(A, B):
+    for i in range(A.shape[0]):
+        s = 0.0
+        for j in range(A.shape[1]):
+            s += A[i, j] * A[i, j]
+        for j in range(A.shape[1]):
+            B[i, j] = A[i, j] / np.sqrt(s / A.shape[1] + 1e-5)
+
+
 def five_points(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     b[1:-1, 1:-1] = 0.2 * (a[1:-1, 1:-1] + a[:-2, 1:-1] + a[2:, 1:-1] + a[1:-1, :-2] + a[1:-1, 2:])
     return b
 
 
-def elementwise(function: Callable[..., None], peer: Callable[..., Any], n: int = 4096) -> None:
-    a, b = device(n, n), device(n, n)
+def elementwise(function: Callable[..., None], peer: Callable[..., Any], m: int = 4096, n: int = 4096, axes: int = 2
+                ) -> None:
+    """By the schedule that is found, and where that takes long, as written. Work: bytes read and written."""
+    a, b = device(m, n), device(*(m, n)[:axes])
     other = b.clone()
     held = Held(lambda: peer(a, other))
-    for how, fast in {"tw.optimize": tw.optimize(function, a, b), "tw.loops": tw.loops(function)}.items():
-        contest(f"{function.__name__} {n}, {how}", partial(fast, a, b), b, {"torch": (held, held)}, 8 * n * n)
+    begin = time.perf_counter()
+    fast = tw.optimize(function, a, b)
+    print(f"{function.__name__}: {time.perf_counter() - begin:.1f} s; {fast}", flush=True)
+    for how, f in {"tw.optimize": fast, **({"tw.loops": tw.loops(function)} if m == n else {})}.items():
+        contest(f"{function.__name__} {m} x {n}, {how}", partial(f, a, b), b, {"torch": (held, held)},
+                4 * (a.numel() + b.numel()))
 
 
 def loops() -> Iterator[Call]:
     yield partial(elementwise, jacobi, five_points)
     yield partial(elementwise, row_sums, lambda a, b: a.cumsum(1))
     yield partial(elementwise, normalised, lambda a, b: a / ((a*a).sum(1, keepdim=True) + 1))
+    for m, n in ((4096, 4096), (32768, 1024), (512, 32768), (100000, 96)):
+        yield partial(elementwise, sums, lambda a, b: a.sum(1), m, n, 1)
+        yield partial(elementwise, softmax, lambda a, b: a.softmax(1), m, n)
+        yield partial(elementwise, norms, lambda a, b: torch.nn.functional.rms_norm(a, a.shape[1:], eps=1e-5), m, n)
 
 
 # ---- cases

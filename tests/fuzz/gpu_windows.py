@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from random import Random
 from typing import Any
 
@@ -34,7 +33,6 @@ def draw(rng: Random, f: Case) -> Case:
 
 def check(on: Any, case: Case) -> None:
     """Whole numbers, so that sums are exact; the result may differ by its own rounding."""
-    os.environ["TILEWRIGHT_IMAGE_MAPS"] = "1"
     rng, size, dtype = np.random.default_rng(case["data"]), case["sizes"], formats.FORMATS[case["format"]].dtype
     (rows, columns), step, dilation = case["window"], case["step"], case["dilation"]
     size = size | {"r": rows, "t": columns, **{x: (size[x] - (taps - 1) * dilation - 1) // step + 1

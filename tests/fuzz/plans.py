@@ -31,7 +31,8 @@ SEEDS = {
             "simt 64x32x8 warp=32x32 thread=8x4 stages=2 copy=registers slices=2 order=columns tail"],
     "amd": ["mfma 64x64x32 wave=32x32 mfma=32 copy=registers stages=2", "mfma 32x64x64 wave=32x32 mfma=16 copy=lds "
             "stages=3 split_k=2", "scaled 64x64x128 wave=32x32 mfma=32 copy=registers stages=2 vector_c=1",
-            "xf32 64x64x32 wave=32x32 mfma=32 copy=registers stages=2", "bf16_emulated 64x64x64 wave=32x32 mfma=32"],
+            "xf32 64x64x32 wave=32x32 mfma=32 copy=registers stages=2",
+            "mfma 64x64x64 wave=32x32 mfma=32 copy=registers stages=2 decoded=bf16"],
 }
 CHIPS = {"cpu": targets.names("cpu"), "gpu": targets.names("gpu"), "amd": targets.names("amd")}
 PARSE = {"cpu": CpuPlan.parse, "gpu": NvidiaPlan.parse, "amd": AmdPlan.parse}

@@ -8,7 +8,7 @@ from typing import Any
 
 from tilewright.expressions.numerics import Numerics
 from tilewright.ir import Function
-from tilewright.kernels.amd import emulated_mx_gemm, mfma_gemm, scaled_mfma_gemm
+from tilewright.kernels.amd import mfma_gemm, scaled_mfma_gemm
 from tilewright.kernels.gpu import small
 from tilewright.kernels.nvidia import gemv, mma_gemm, simt_gemm, wgmma_gemm
 from tilewright.plans.amd import AmdPlan
@@ -106,7 +106,3 @@ def emit_mfma_gemm(**options: Any) -> Function:
 def emit_scaled_mfma_gemm(DIRECT_SCALES: bool = False, **options: Any) -> Function:
     return _amd(scaled_mfma_gemm.emit_scaled_mfma_gemm, "scaled", True, 32 * (not DIRECT_SCALES),
                 **{"A": "e2m1", "CTA_K": 128, "ARCH": "gfx950"} | options)
-
-
-def emit_emulated_mx_gemm(**options: Any) -> Function:
-    return _amd(emulated_mx_gemm.emit_emulated_mx_gemm, "bf16_emulated", True, 32, **{"A": "e2m1"} | options)

@@ -29,8 +29,6 @@ FAMILIES = [
     ("gfx942", "i8", "nn", 4096, "mfma 64x128x64 wave=64x32 mfma=16 copy=registers stages=2 vector=16"),
     ("gfx942", "f64", "nt", 4096, None),
     ("gfx942", "f32", "tt", 4096, "mfma 32x64x16 wave=32x32 mfma=32 copy=registers stages=2 vector=4 split_k=8"),
-    ("gfx942", "mxfp8", "nt", 4096, None),
-    ("gfx942", "mxfp4", "nt", 4128, "bf16_emulated 64x64x64 wave=32x32 mfma=16 copy=registers stages=2 split_k=4"),
     ("gfx950", "f16", "nt", 4096, None),
     ("gfx950", "f16", "nt", 4096, "mfma 128x32x64 wave=32x32 mfma=16 copy=lds stages=3 split_k=6"),
     ("gfx950", "bf16", "nn", 4096, None),

@@ -75,7 +75,77 @@ def prefix(X, Y):
             Y[i, j] = Y[i, j - 1] + X[i, j]
 
 
+def fading(X, Y):
+    for i in range(X.shape[0]):
+        for j in range(1, X.shape[1]):
+            Y[i, j] = 0.5 * Y[i, j - 1] + X[i, j]
+
+
+def running(X, Y):
+    """Of several elements, in place and elsewhere, and what the sum is in the end."""
+    for i in range(X.shape[0]):
+        s = X[i, 0]
+        for j in range(X.shape[1]):
+            s += X[i, j]
+            X[i, j] = s
+            if j > 3:
+                Y[i, j] = s * j
+        Y[i, 0] = s
+
+
+def records(X, Y):
+    """The largest number so far, where a sum of whole numbers is kept between rounds that follow each other."""
+    for i in range(X.shape[0]):
+        for p in range(2):
+            Y[i, 0] = X[i, p]
+            for j in range(1, X.shape[1]):
+                Y[i, j] = max(X[i, j] - p, Y[i, j - 1])
+
+
+def last_least(X, Y, Z):
+    """With numbers beside the index, in a branch; of equal ones the last."""
+    for i in range(X.shape[0]):
+        best = 2.0
+        at = 0
+        other = 7
+        for j in range(X.shape[1]):
+            if X[i, j] <= best:
+                best = X[i, j]
+                at = j
+                other = 2 * X[i, j] + j
+        Y[i] = at
+        Z[i] = other - best
+
+
+def first_nearest(X, Y, Z):
+    """Behind a sum of its own, by a function."""
+    for i in range(X.shape[0]):
+        best = 1e30
+        at = 0
+        for j in range(Y.shape[0]):
+            d = 0.0
+            for p in range(2):
+                d += (X[i, p] - Y[j, p])**2
+            at = np.where(d < best, j, at)
+            best = min(best, d)
+        Z[i] = at
+
+
+def borrowed(X, Y):
+    """The index changes where another number is larger than the one that is kept."""
+    for i in range(X.shape[0]):
+        best = X[i, 0]
+        at = 0
+        for j in range(X.shape[1]):
+            if X[i, j] > best:
+                best = X[i, j] - 1
+                at = j
+        Y[i] = at
+
+
 SHAPES = {rowsums: [(5, 70), (5,)], softmax: [(3, 256), (3, 256)], twice: [(2, 3, 130), (2, 3), (2, 3, 130)],
+          prefix: [(5, 513), (5, 513)], running: [(3, 256), (3, 256)], records: [(3, 70), (3, 70)],
+          last_least: [(5, 70), (5,), (5,)], first_nearest: [(5, 2), (130, 2), (5,)],
           steps: [(4, 128)], diagonal: [(5, 70), (5,)]}
 
 
@@ -105,8 +175,9 @@ def test_refused():
         rows.bind(i="block.x").lanes(48)
     with pytest.raises(Illegal, match=r"nothing may be bound to thread\.y"):
         rows.bind(i="thread.y").lanes(64)
-    with pytest.raises(Illegal, match="no loop has rounds that threads could share"):
-        schedule(prefix, np.ones((5, 70), np.float32), np.ones((5, 70), np.float32)).bind(i="block.x").lanes()
+    for f, shape in ((fading, (5, 70)), (borrowed, 5)):
+        with pytest.raises(Illegal, match="no loop has rounds that threads could share"):
+            schedule(f, np.ones((5, 70), np.float32), np.ones(shape, np.float32)).bind(i="block.x").lanes()
     with pytest.raises(Illegal, match="each sum of floats is cut to a whole number"):
         schedule(halves, np.ones((5, 70), np.int32), np.ones(5, np.int32)).bind(i="block.x").lanes()
     half = schedule(rowsums, np.ones((5, 70), np.float16), np.ones(5, np.float16))

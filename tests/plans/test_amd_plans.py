@@ -18,6 +18,7 @@ from tilewright.plans import amd, gpu_shape
 from tilewright.plans.amd import AmdPlan
 from tilewright.targets import target
 
+MXFP4 = "mxfp4 mxfp4"
 CHIPS = ("gfx942", "gfx950")
 EIGHT = {"gfx942": "e4m3fnuz", "gfx950": "e4m3fn"}
 PLAIN = {chip: ("f64", "f32", "f16", "bf16", "i8", eight) for chip, eight in EIGHT.items()}
@@ -51,18 +52,18 @@ def test_what_is_no_plan(text):
     ("gfx942", {"cta_k": 0}, {}, "cta_k is 0"),
     ("gfx942", {"mfma": 8}, {}, "it is 8"),
     ("gfx942", {}, {"a": "f64", "b": "f64", "out": "f64"}, "mfma must be 16 or 32, and 16 for f64"),
-    ("gfx950", {}, {"a": "e2m1", "b": "e2m1", "scaled": True}, "need the algorithm scaled"),
+    ("gfx950", {}, {"a": "e2m1", "b": "e2m1", "scaled": MXFP4}, "need the algorithm scaled"),
     ("gfx950", {"algorithm": "scaled"}, {}, "f16 has none here"),
-    ("gfx942", {"algorithm": "scaled"}, {"a": "e2m1", "b": "e2m1", "scaled": True}, "gfx942 has no matrix"),
+    ("gfx942", {"algorithm": "scaled"}, {"a": "e2m1", "b": "e2m1", "scaled": MXFP4}, "gfx942 has no matrix"),
     ("gfx942", {"algorithm": "xf32"}, {}, "xf32 multiplies f32, and this is f16 by f16"),
     ("gfx950", {"algorithm": "xf32"}, {"a": "f32", "b": "f32"}, "gfx950 has no matrix instruction for xf32"),
     ("gfx942", {}, {"a": "e4m3fn", "b": "e4m3fn"}, "gfx942 has no matrix instruction for e4m3fn"),
     ("gfx942", {}, {"b": "bf16"}, "no matrix instruction multiplies f16 by bf16"),
     ("gfx950", {}, {"a": "e2m1", "b": "e2m1"}, "e2m1 is multiplied with block scales only: mxfp4"),
     ("gfx950", {}, {"a": "e4m3fn", "b": "e3m2"}, "e3m2 is multiplied with block scales only: mxfp6_e3m2"),
-    ("gfx950", {"algorithm": "scaled"}, {"a": "e2m1", "b": "e2m1", "scaled": True, "layout": "nn"}, "layout nt"),
-    ("gfx950", {"algorithm": "scaled"}, {"a": "e2m1", "b": "e2m1", "scaled": True, "k": 500}, "in blocks of 32"),
-    ("gfx950", {"algorithm": "scaled"}, {"a": "e2m1", "b": "e2m1", "scaled": True}, "cta_k = 64 is not 128 or"),
+    ("gfx950", {"algorithm": "scaled"}, {"a": "e2m1", "b": "e2m1", "scaled": MXFP4, "layout": "nn"}, "layout nt"),
+    ("gfx950", {"algorithm": "scaled"}, {"a": "e2m1", "b": "e2m1", "scaled": MXFP4, "k": 500}, "in blocks of 32"),
+    ("gfx950", {"algorithm": "scaled"}, {"a": "e2m1", "b": "e2m1", "scaled": MXFP4}, "cta_k = 64 is not 128 or"),
     ("gfx942", {}, {"out": "f64"}, "the result is f64, and these operands give f32, f16, bf16"),
     ("gfx942", {"warp_m": 96}, {}, "is not a multiple of wave tiles"),
     ("gfx942", {"warp_m": 16}, {}, "must have 32, 64, 128"),
@@ -78,7 +79,7 @@ def test_what_is_no_plan(text):
     ("gfx950", {"copy": "lds"}, {"k": 500}, "rows of a multiple of 16 bytes"),
     ("gfx950", {"copy": "lds"}, {"k": 1 << 25}, "reaches 2147483648 bytes"),
     ("gfx950", {"algorithm": "scaled", "cta_m": 128, "cta_n": 32, "cta_k": 128, "warp_m": 32, "warp_n": 32,
-                "copy": "lds"}, {"a": "e2m1", "b": "e2m1", "scaled": True}, "does not divide into"),
+                "copy": "lds"}, {"a": "e2m1", "b": "e2m1", "scaled": MXFP4}, "does not divide into"),
     ("gfx950", {"stages": 3}, {}, "have 2 stages, not 3"),
     ("gfx950", {"copy": "lds", "stages": 1}, {}, "must not be less than 2"),
     ("gfx942", {}, {"layout": "nn", "n": 66}, "vector = 8 elements"),
@@ -258,7 +259,7 @@ def test_what_a_manifest_requires_is_so_of_its_own_problem(chip, a):
             requires = compiled_amd.requires(shape, kernel.plan)
             assert [line for line in requires if not eval(line, numbers)] == []
             told = compiled_amd.computes(shape, kernel.plan)
-            assert ("packed along k" in told) == (a in MX)
+            assert ("packed along k" in told) == (shape.scaled != "")
             assert ("Emulated" in told) == (a in MX and chip == "gfx942")
 
 
@@ -287,9 +288,18 @@ def test_packed_elements_without_scales_are_converted_to_bytes(chip, a):
     assert kernel.lowered.a.startswith("e4m3")
 
 
-def test_scales_that_no_instruction_takes_are_refused():
-    with pytest.raises(ValueError, match=r"take scales of e8m0 for 32 elements .* nvfp4 has scales of e4m3fn for 16"):
-        tw.plan(tw.Gemm(256, 256, 256, "nvfp4", layout="nt"), target("gfx950"))
+@pytest.mark.parametrize(("chip", "a"), [("gfx942", "mxfp8"), ("gfx942", "nvfp4"), ("gfx950", "nvfp4")])
+def test_scales_that_no_instruction_takes_are_decoded_by_passes(chip, a):
+    problem = tw.Gemm(256, 256, 256, a, layout="nt")
+    plan = tw.plan(problem, target(chip))
+    assert (plan.algorithm, plan.decoded) == ("mfma", "bf16")
+    assert [x.written for x in plan.passes(amd.shape_of(problem))] == ["bf16", "bf16"]
+    for words, says in (("decoded=none", "need the algorithm scaled, or decoded=bf16"),
+                        ("algorithm=scaled", "has no matrix instructions with scales of")):
+        name, word = words.split("=")
+        other = replace(plan, **{"decoded": "none", name: word})
+        with pytest.raises(ValueError, match=says):
+            tw.compile(problem, target(chip), other)
 
 
 @pytest.mark.parametrize("chip", CHIPS)
@@ -334,7 +344,6 @@ BOUNDED = [
     ("gfx950", "f16", "nt", "mfma 64x64x32 wave=32x32 mfma=32 copy=lds stages=3 split_k=4"),
     ("gfx950", "f16", "tn", "mfma 64x64x64 wave=32x32 mfma=32 copy=lds stages=3"),
     ("gfx942", "f16", "nt", "mfma 64x64x32 wave=32x32 mfma=32 copy=registers stages=2 split_k=3 group_m=4"),
-    ("gfx942", "mxfp8", "nt", "bf16_emulated 64x64x32 wave=32x32 mfma=32 copy=registers stages=2"),
 ]
 
 

@@ -40,7 +40,7 @@ FAMILIES = [
     ("gfx942", "mfma", {}, ""),
     ("gfx942", "xf32", {}, "xf32 32x32x32 wave=32x32 mfma=32 vector=4"),
     ("gfx950", "scaled", {"a": "mxfp8", "k": 256}, ""),
-    ("gfx942", "bf16_emulated", {"a": "mxfp8"}, ""),
+    ("gfx942", "mfma", {"a": "mxfp8"}, ""),
 ]
 
 

@@ -110,11 +110,12 @@ def test_windows_at_random(monkeypatch, seed):
 
 # n, h, w, c, rows and columns of the kernel, steps, dilation, outputs
 IMAGES = [(3, 9, 12, 64, 3, 3, 1, 1, 72), (1, 23, 19, 128, 2, 3, 2, 1, 40), (2, 14, 13, 64, 3, 1, 1, 2, 24),
-          (2, 17, 16, 192, 1, 2, 3, 1, 8), (2, 6, 4, 192, 3, 3, 2, 1, 8)]
+          (2, 17, 16, 192, 1, 2, 3, 1, 8), (2, 9, 11, 32, 3, 2, 1, 2, 16), (1, 12, 9, 96, 3, 3, 2, 1, 24),
+          (2, 6, 4, 192, 3, 3, 2, 1, 8)]
 
 
 @pytest.mark.parametrize(("shape", "subscripts"), [
-    *zip(IMAGES, ["nhwrtc,rtco->nhwo", "nhwrtc,ortc->nohw"] * 2), (IMAGES[-1], "nhwrtc,rtco->wnoh")], ids=str)
+    *zip(IMAGES, ["nhwrtc,rtco->nhwo", "nhwrtc,ortc->nohw"] * 4), (IMAGES[-1], "nhwrtc,rtco->wnoh")], ids=str)
 def test_windows_by_tensor_maps_of_images(monkeypatch, shape, subscripts):
     """Hopper's kernel: images on edges of tiles, of a batch, steps, dilations, k that is no multiple of a tile's."""
     n, h, w, c, r, t, step, dilation, o = shape
@@ -127,7 +128,6 @@ def test_windows_by_tensor_maps_of_images(monkeypatch, shape, subscripts):
     want = np.einsum(subscripts, view.astype(np.float64), y.astype(np.float64))
     on = machine(monkeypatch, "sm_90a")
     monkeypatch.setattr("tilewright.compiled.gathered.BY_WARPS", ())
-    monkeypatch.setenv("TILEWRIGHT_IMAGE_MAPS", "1")
     result = aligned(np.full(want.shape, 9, np.float16))
     tw.einsum(subscripts, on.array(view), on.array(y), out=on.array(result))
     on.finish()

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tilewright.compiled.base import GpuCode, GpuKernel, planned
+from tilewright.compiled.base import GpuCode
+from tilewright.compiled.gpu import GpuKernel, launched, planned
 from tilewright.compiler import amd
 from tilewright.forks import cached_property
 from tilewright.plans.amd import AmdPlan
@@ -74,8 +75,7 @@ class AmdKernel(GpuKernel, AmdCode):
     """A GEMM by one plan on one of AMD's GPUs."""
 
     emitters: ClassVar[dict[str, str]] = {
-        "mfma": _MFMA, "xf32": _MFMA, "scaled": "tilewright.kernels.amd.scaled_mfma_gemm:emit_scaled_mfma_gemm",
-        "bf16_emulated": "tilewright.kernels.amd.emulated_mx_gemm:emit_emulated_mx_gemm"}
+        "mfma": _MFMA, "xf32": _MFMA, "scaled": "tilewright.kernels.amd.scaled_mfma_gemm:emit_scaled_mfma_gemm"}
     maker = "AMD"
     plan: AmdPlan
 
@@ -85,11 +85,15 @@ class AmdKernel(GpuKernel, AmdCode):
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
-        """What another program must know to launch the code object for matrices of any size: see compiler.manifest."""
+        """What another program must know to launch the code object for matrices of any size: see compiler.manifest.
+        Of a product with passes the `launches`, of this size."""
         p = self.plan
         tiles = tiles_of(self.shape, p)
         found = amd.manifest(self.function, self.target, (tiles, 1, p.split_k), self.asm)
         found |= {**self.described, "computes": computes(self.shape, p), "requires": requires(self.shape, p)}
+        if len(self.launches) > 1:
+            return found | {"launches": [AmdCode(x.function, self.target, x.grid).manifest | launched(x)
+                                         for x in self.launches]}
         if p.split_k > 1:
             found |= {"workspace_bytes": f"{tiles} * {p.split_k * self._tile_bytes}", "counter_bytes": f"{tiles} * 4"}
         return found
@@ -127,8 +131,6 @@ def computes(shape: GpuShape, plan: AmdPlan) -> str:
     if shape.batch != 1:
         said += (" There are `batch` such products; their matrices are stride_a, stride_b and stride_c elements apart, "
                  "0 where all have the same one.")
-    if plan.algorithm == "bf16_emulated":
-        said += " Emulated: elements times their scales are multiplied as bf16."
     if plan.algorithm == "xf32":
         said += " f32 are rounded to 19 bits, xf32, before they are multiplied."
     if plan.split_k > 1:

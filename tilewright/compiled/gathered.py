@@ -9,7 +9,7 @@ from tilewright.compiled.nvidia import NvidiaKernel
 from tilewright.plans import gpu
 from tilewright.plans.gpu_shape import GpuShape
 from tilewright.plans.nvidia_plan import NvidiaPlan
-from tilewright.plans.wgmma_rules import SWIZZLED
+from tilewright.plans.wgmma_rules import NARROWEST, SWIZZLED
 from tilewright.problem import Gemm
 from tilewright.targets.nvidia import GpuTarget
 
@@ -17,7 +17,8 @@ BY_WARPS = "simt", "dmma", "mma"        # algorithms whose copies are of vectors
 
 
 class GatheredKernel(NvidiaKernel):
-    """`role`: the operand that the tables describe, "a" or "b"."""
+    """`role`: the operand that the tables describe, "a" or "b"; or that images do, and the bytes of their channels that
+    lie in a row in shared memory: "a128"."""
     role = "a"
 
     @property
@@ -35,12 +36,15 @@ def kernel(problem: Gemm, target: GpuTarget, shape: GpuShape, role: str, channel
     windows the operand is; 0: it is none."""
     tiled = shape._replace(m=max(shape.m, 2), n=max(shape.n, 2))        # of one row planners have gemv alone
 
+    def row(p: NvidiaPlan) -> int:
+        """Bytes of channels in a row."""
+        return gcd(p.cta_k * tiled.bits[0] // 8, channels * tiled.bits[0] // 8, SWIZZLED)
+
     def possible(p: NvidiaPlan) -> bool:
         if p.split or p.passes(tiled):
             return False
-        row = gcd(p.cta_k * tiled.bits[0] // 8, SWIZZLED) * 8 // tiled.bits[0]      # of a block of a tile
-        return p.algorithm in BY_WARPS or (p.algorithm == "wgmma" and channels > 0 and channels % row == 0)
+        return p.algorithm in BY_WARPS or (p.algorithm == "wgmma" and channels > 0 and row(p) >= NARROWEST)
     plan = next(filter(possible, gpu.ranked(tiled, target)))
     found = GatheredKernel(problem, target, plan)
-    found.role = role
+    found.role = role if plan.algorithm in BY_WARPS else f"{role}{row(plan)}"
     return found

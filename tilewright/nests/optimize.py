@@ -9,9 +9,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
-from typing import Any, cast
-from weakref import WeakKeyDictionary
+from typing import Any
 
 import numpy as np
 
@@ -28,14 +26,12 @@ from tilewright.nests.products.product import Product
 from tilewright.nests.reading import launches, recorded
 from tilewright.nests.reading.source import nest as read
 from tilewright.nests.running import verified
+from tilewright.nests.running.again import Calls, meet, span
 from tilewright.nests.running.execution import Execution, Given, distinct, look
 from tilewright.nests.running.run import Loops, kind
 from tilewright.problem import Gemm
-from tilewright.runtime import repeats
 from tilewright.runtime.gpu.arrays import library_of
 
-PROGRAMS = WeakKeyDictionary[Any, Any]()        # of results of `optimize` on GPUs; empty when plans are chosen anew
-repeats.derived.append(cast(Any, PROGRAMS))
 VERIFIED: set[tuple[Any, ...]] = set()          # nests with the sentences of their products that agreed
 
 
@@ -143,12 +139,12 @@ class Step:
         self.found = best(self.nest, given.arrays, target or given.gpu, timed=timed, progress=progress)
         self.here = target is None
 
-    def run(self, given: Given) -> None:
-        """The loops, by the schedule that was found if there is one."""
+    def run(self, given: Given) -> int:
+        """The loops, by the schedule that was found if there is one. How many launches on a GPU that is."""
         if self.found is not None and self.here and self.found.changed:
             self.found(*given.arrays)
-        elif self.loops is not None:
-            self.loops.run(given)
+            return int(self.found.launches)
+        return 0 if self.loops is None else self.loops.run(given)
 
     def __str__(self) -> str:
         if not self.products:
@@ -175,7 +171,8 @@ class Optimized:
                  temporary: tuple[str, ...] = ()) -> None:
         """`without`: why no product is looked for."""
         self.nest, self.temporary = nest, temporary
-        self._known: Any = ()           # arrays of an earlier call
+        self._calls, self._tried = Calls(), False
+        self._known: Any = ()           # arrays of an earlier call, whose launches are none that others could repeat
         self.smaller: Callable[..., Any] = lambda shapes, sizes: (
             (nest, *more) for more in verified.smaller(nest, shapes, sizes))
         self.names = [p.name for p in nest.parameters]
@@ -229,7 +226,7 @@ class Optimized:
                                 f"by position and {', '.join(named) or 'none'} by name")
             args = (*args, *[named[name] for name in left])
         plain = all(type(x) in (np.ndarray, int, float) for x in args)
-        if not plain and self._known and self._again(args):
+        if not plain and (self._calls.again(args) or (self._known and self._again(args))):
             return
         given = Given(args, args, None) if plain else look(self.names, args)
         arrays, seen, numbers = dict[str, Any](), dict[str, Any](), dict[str, Any](self.sizes)
@@ -248,16 +245,28 @@ class Optimized:
         for a, b in self.apart:
             if np.may_share_memory(seen[a], seen[b]):
                 raise ValueError(f"{self.nest.name} was optimized for {a} and {b} that share no memory, and these do")
-        if not plain:
+        if plain or given.gpu is None:
+            self._run(given, arrays, numbers)
+        else:
+            written = [i for i, p in enumerate(self.nest.parameters) if p.name in self.written]
+            self._calls.run(args, given.seen, written, lambda: self._run(given, arrays, numbers))
+        if not plain and self._tried:
             self._remember(args, seen)
+        self._tried = True
+
+    def _run(self, given: Given, arrays: Mapping[str, Any], numbers: Mapping[str, Any]) -> int | None:
+        """Compute the results; how many launches on a GPU that is, None if they are not the same in all such calls."""
+        count, alike = 0, len(numbers) == len(self.sizes)
         for step in self.steps:
             for product in step.products:
                 product.run(arrays, numbers)
+                count, alike = count + 1, alike and product.of_views
             if not step.products:
-                step.run(given)
+                count += step.run(given)
+        return count if alike else None
 
     def _remember(self, args: Sequence[Any], seen: Mapping[str, Any]) -> None:
-        """Note what these tensors, or arrays on a GPU, are known by: calls with such ones need no look at them."""
+        """Note what these tensors, or arrays on a GPU, are known by: products of such ones need no look at them."""
         own = [args[i] for i in self.places]
         library = library_of(*own) or tensors.HOST
         asked = library.asked(own)
@@ -265,7 +274,7 @@ class Optimized:
             return
         names = [*seen]
         self._known = (library, asked[0], [(names.index(a), names.index(b)) for a, b in self.apart],
-                       [_span(x) for x in seen.values()])
+                       [span(x) for x in seen.values()])
 
     def _again(self, args: Sequence[Any]) -> bool:
         """Compute the results of arrays like those of an earlier call; False if they are others."""
@@ -273,46 +282,20 @@ class Optimized:
         asked = library.asked([args[i] for i in self.places])
         if asked is None or asked[0] != key:
             return False
-        at = asked[1]
-        for i, j in apart:
-            if at[i] + spans[i][0] < at[j] + spans[j][1] and at[j] + spans[j][0] < at[i] + spans[i][1]:
-                return False
+        if meet(asked[1], apart, spans):
+            return False
         for p, x, expected in zip(self.nest.parameters, args, self.layout):
             if p.kind == "size" and not (type(x) is int and x == expected):
                 return False
             if p.kind == "number" and type(x) is not float:
                 return False
-        if (programs := PROGRAMS.get(self)) is None:
-            self._run_products(args, at)
-            return True
-        for record, places in programs:
-            stream = library.stream(args[self.places[0]], record.device)
-            if record.run([at[i] + offset for i, offset in places], (), (), 1, stream):
-                raise AssertionError("a product's program does not take a factor of 1")
-        return True
-
-    def _run_products(self, args: Sequence[Any], at: list[int]) -> None:
-        """Compute the results, and note the programs of products on a GPU whose operands are views of the arrays. `at`:
-        the arrays' addresses."""
         arrays = {p.name: x if p.kind == "array" else x.reshape(-1) for p, x in zip(self.nest.parameters, args)
                   if p.kind in ("array", "pointer")}
         numbers = self.sizes | {p.name: x for p, x in zip(self.nest.parameters, args) if p.kind == "number"}
-        products = [product for step in self.steps for product in step.products]
-        with repeats.watching() as ran:
-            for product in products:
+        for step in self.steps:
+            for product in step.products:
                 product.run(arrays, numbers)
-        ends = sorted((where + first, where + last) for where, (first, last) in zip(at, self._known[3]))
-        apart = all(before[1] <= after[0] for before, after in pairwise(ends))      # else a place is in several arrays
-        if apart and len(ran) == len(products) and all(x.of_views for x in products) and (
-                len(numbers) == len(self.sizes)):
-            found = [(record, [self._place(x, at) for x in places]) for record, places in ran]
-            if all(record.device is not None and None not in places for record, places in found):
-                PROGRAMS[self] = found
-
-    def _place(self, address: int, at: Sequence[int]) -> tuple[int, int] | None:
-        """In which array this is, and how far from its address; None: in none."""
-        return next(((i, address - at[i]) for i, (first, last) in enumerate(self._known[3])
-                     if at[i] + first <= address < at[i] + last), None)
+        return True
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.steps)) or "nothing: all loops are empty"
@@ -340,12 +323,6 @@ class Optimized:
     def _sentence(self) -> tuple[str, ...]:
         """What the products are; strides of pointers are numbers, other ones for other sizes."""
         return tuple(re.sub(r"\d+", "n", str(step.products[0])) for step in self.steps if step.products)
-
-
-def _span(x: np.ndarray) -> tuple[int, int]:
-    """The first byte of its elements and the one behind the last, from its address on."""
-    ways = [(n - 1) * stride for n, stride in zip(x.shape, x.strides)]
-    return sum(min(way, 0) for way in ways), sum(max(way, 0) for way in ways) + x.itemsize
 
 
 def laid_out(x: np.ndarray) -> tuple[Any, ...]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from tilewright.forks import cached_property
 from tilewright.formats.table import BLOCK_FORMATS
-from tilewright.plans import epilogues, gpu_shape
+from tilewright.plans import epilogues, gpu_shape, passes
 from tilewright.plans.amd_model import LANES, PIECE, bandwidths, cost, peak, traffic
 from tilewright.plans.gpu import MOST, GpuPlan, choose, ranked
 from tilewright.plans.gpu_formats import FP8, WRITTEN
@@ -16,10 +16,13 @@ from tilewright.plans.gpu_shape import BLOCK, REACH, GpuShape, Place
 from tilewright.problem import SCALE_BLOCKS, Gemm
 from tilewright.targets.amd import AmdTarget
 
+if TYPE_CHECKING:
+    from tilewright.plans.passes import Pass
+
 __all__ = ["BLOCK", "LANES", "PIECE", "AmdPlan", "bandwidths", "candidates", "choose", "cost", "multiplied", "peak",
            "ranked", "shape_of", "traffic"]
 
-Algorithm = Literal["mfma", "xf32", "scaled", "bf16_emulated"]
+Algorithm = Literal["mfma", "xf32", "scaled"]
 
 SIX = 6*PIECE*2         # bits of 6-bit elements that a lane moves: 16 bytes of 24, whose tail it moves by the word
 TRANSPOSED_BITS = (8, 16)       # of numbers that reads of LDS transpose, on chips that have such
@@ -35,14 +38,14 @@ def multiplied(target: AmdTarget) -> tuple[str, ...]:
 
 
 def shape_of(problem: Gemm, at: Sequence[Place] | None = None) -> GpuShape:
-    """The shape, as plans.gpu.shape_of. ValueError for scales that no instruction of AMD's takes."""
-    p = problem
-    if p.a in BLOCK_FORMATS:
-        for f in (BLOCK_FORMATS[x] for x in (p.a, p.b)):
-            if (f.block, f.scale.name) != (BLOCK, "e8m0"):
-                raise ValueError(f"AMD's GPUs take scales of e8m0 for {BLOCK} elements each (mxfp8, mxfp6, mxfp4), and "
-                                 f"{f.name} has scales of {f.scale.name} for {f.block}")
-    return gpu_shape.shape_of(p, at)
+    """The shape, as plans.gpu.shape_of; operands that passes decode are read up to the last step of k."""
+    found = gpu_shape.shape_of(problem, at)
+    return found if instructions_scale(found) else found._replace(k=problem.k)
+
+
+def instructions_scale(shape: GpuShape) -> bool:
+    """Whether AMD's instructions with scales, if a chip has them, take those of both operands."""
+    return all(BLOCK_FORMATS[x].mx for x in shape.scaled.split())
 
 
 def vector_of(shape: GpuShape) -> int:
@@ -60,8 +63,8 @@ def vector_c_of(shape: GpuShape) -> int:
 @dataclass(frozen=True)
 class AmdPlan(GpuPlan):
     """`algorithm`: mfma multiplies the operands' own formats; xf32 rounds f32 to 19 bits, which gfx942 multiplies four
-    times as fast; scaled is for block-scaled operands, and bf16_emulated brings these to bf16 where no instruction
-    takes scales. The planner offers what rounds differently only if it is asked for.
+    times as fast; scaled is for block-scaled operands, which passes decode for mfma where no instruction takes their
+    scales. The planner offers what rounds differently only if it is asked for.
     """
     FAMILY = "an AMD GPU"
     EXAMPLE = "mfma 256x256x32 wave=128x64 mfma=32 copy=registers stages=2"
@@ -83,10 +86,17 @@ class AmdPlan(GpuPlan):
     vector_c: int = 4
     split_k: int = 1
     group_m: int = 8
+    decoded: Literal["none", "bf16"] = "none"       # as what passes write both operands, which are block-scaled
 
     @property
     def order_of_sums(self) -> tuple[object, ...]:
-        return () if self.split_k > 1 else (self.algorithm, self.mfma)
+        return () if self.split_k > 1 else (self.algorithm, self.mfma, self.decoded)
+
+    def passes(self, shape: GpuShape) -> tuple[Pass, ...]:
+        return () if self.decoded == "none" else passes.passes(shape, "none", "")
+
+    def after_passes(self, shape: GpuShape) -> GpuShape:
+        return shape if self.decoded == "none" else passes.after(shape, "none", "")
 
     @cached_property
     def threads(self) -> int:
@@ -94,8 +104,7 @@ class AmdPlan(GpuPlan):
 
     def rows(self, shape: GpuShape) -> tuple[int, int]:
         """Bytes of a row of A's and of B's tile in LDS."""
-        bits = (16, 16) if self.algorithm == "bf16_emulated" else shape.bits
-        return self.cta_k * bits[0] // 8, self.cta_k * bits[1] // 8
+        return self.cta_k * shape.bits[0] // 8, self.cta_k * shape.bits[1] // 8
 
     def lds(self, shape: GpuShape) -> int:
         """Bytes that the tiles take."""
@@ -150,10 +159,26 @@ class AmdPlan(GpuPlan):
     def violations(self, problem: Gemm | GpuShape, target: AmdTarget) -> list[str]:
         """Why this plan cannot run this problem on this target: sentences, none if it can."""
         shape = problem if isinstance(problem, GpuShape) else shape_of(problem)
-        return self.unknown_words() or list(_violations(self, shape.least, target))
+        return self.unknown_words() or list(_of_passes(self, shape.least, target)) or list(
+            _violations(self, self.after_passes(shape.least), target))
+
+
+def _of_passes(p: AmdPlan, shape: GpuShape, target: AmdTarget) -> Iterator[str]:
+    """Why a plan cannot have its operands decoded before, or multiply them by their scales."""
+    if bool(shape.scaled) != (p.decoded == "bf16" or p.algorithm == "scaled"):
+        yield (f"operands with block scales ({shape.a}) need the algorithm scaled, or decoded=bf16." if shape.scaled
+               else f"scaled and decoded=bf16 need operands with block scales, and {shape.a} has none here.")
+    elif p.algorithm == "scaled" and p.decoded == "bf16":
+        yield "decoded must be none for the algorithm scaled, whose instructions apply scales."
+    elif p.algorithm == "scaled" and not (target.has("mfma.f8f6f4") and instructions_scale(shape)):
+        yield (f"{target.name} has no matrix instructions with scales of {shape.scaled} (gfx950 has those of mxfp8, "
+               "mxfp6 and mxfp4); mfma with decoded=bf16 needs none.")
+    if (size := p.decoded == "bf16" and passes.written(shape, "none", "")) > passes.MOST:
+        yield f"passes would write {size:,} bytes, and may write {passes.MOST:,}."
 
 
 def _violations(p: AmdPlan, shape: GpuShape, target: AmdTarget) -> Iterator[str]:
+    """Why a plan whose passes are over cannot multiply the shape that they leave."""
     if found := p.below_one("cta_m", "cta_n", "cta_k", "warp_m", "warp_n", "vector", "vector_c", "split_k", "group_m"):
         yield from found
         return
@@ -165,20 +190,10 @@ def _violations(p: AmdPlan, shape: GpuShape, target: AmdTarget) -> Iterator[str]
         yield f"mfma must be 16 or 32, and 16 for f64: rows and columns of an instruction's tile; it is {p.mfma}."
         return
     plain = p.algorithm in ("mfma", "xf32")
-    if plain and shape.scaled:
-        yield f"operands with block scales ({shape.a}) need the algorithm scaled or bf16_emulated, not {p.algorithm}."
-        return
-    if not plain and not shape.scaled:
-        yield f"{p.algorithm} needs operands with block scales, and {shape.a} has none here."
-        return
     if shape.scales in SCALE_BLOCKS:
         yield f"{target.name} has no kernels with scales of {shape.scales}, f32 for blocks along k."
         return
     formats_here = target.matrix_rates
-    if p.algorithm == "scaled" and not target.has("mfma.f8f6f4"):
-        yield (f"{target.name} has no matrix instructions with scales (gfx950 has); the algorithm bf16_emulated "
-               "needs none.")
-        return
     if p.algorithm == "xf32" and (shape.a, shape.b) != ("f32", "f32"):
         yield f"xf32 multiplies f32, and this is {shape.a} by {shape.b}."
         return
@@ -243,10 +258,7 @@ def _depth(p: AmdPlan, shape: GpuShape) -> Iterator[str]:
         if p.cta_k not in (4*BLOCK, 8*BLOCK, 16*BLOCK):
             yield f"cta_k = {p.cta_k} is not {4*BLOCK} or twice or four times that: four scales come at once."
         return
-    if shape.scaled and p.cta_k not in (BLOCK, 2*BLOCK, 4*BLOCK):
-        yield f"cta_k = {p.cta_k}: {p.algorithm} decodes 1, 2 or 4 blocks of {BLOCK} at a time."
-        return
-    for format, bits in zip((shape.a, shape.b), (16, 16) if shape.scaled else shape.bits):
+    for format, bits in zip((shape.a, shape.b), shape.bits):
         row = p.cta_k * bits // 8
         if row % read or row & (row - 1):
             yield (f"cta_k = {p.cta_k} elements of {format} are rows of {row} bytes in LDS, and must be a power of two "
@@ -259,9 +271,6 @@ def _direct(p: AmdPlan, shape: GpuShape, target: AmdTarget) -> Iterator[str]:
     if PIECE not in target.direct:
         yield (f"copy=lds loads {PIECE} bytes per lane into LDS, and {target.name} loads at most "
                f"{max(target.direct)}.")
-    if p.algorithm == "bf16_emulated":
-        yield "copy=lds copies operands as they are, and bf16_emulated decodes them."
-        return
     sides = (("m", p.cta_m, shape.m, shape.bits[0], shape.layout[0] == "n", shape.vector_a, shape.near_a),
              ("n", p.cta_n, shape.n, shape.bits[1], shape.layout[1] == "t", shape.vector_b, shape.near_b))
     for name, rows, extent, bits, along_k, vector, near in sides:
@@ -300,23 +309,23 @@ SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 
 def candidates(shape: GpuShape, target: AmdTarget) -> Iterator[AmdPlan]:
     """Plans worth a look, legal or not."""
-    if not shape.scaled:
-        algorithm: Algorithm = "mfma"
-        depths = [row * 8 // max(shape.bits) for row in (128, 64) if row * 8 // max(shape.bits)]
+    algorithm: Algorithm = "mfma"
+    decoded: Literal["none", "bf16"] = "none"
+    if shape.scaled and target.has("mfma.f8f6f4") and instructions_scale(shape):
+        algorithm, depths = "scaled", [256, 128]
     else:
-        algorithm = "scaled" if target.has("mfma.f8f6f4") else "bf16_emulated"
-        depths = [256, 128] if algorithm == "scaled" else [128, 64, 32]
+        if shape.scaled:
+            decoded, shape = "bf16", passes.after(shape, "none", "")
+        depths = [row * 8 // max(shape.bits) for row in (128, 64) if row * 8 // max(shape.bits)]
     ways: list[tuple[Literal["registers", "lds"], int]] = [("lds", 3), ("lds", 2), ("registers", 2)]
     for (cta_m, cta_n), (warp_m, warp_n) in TILES:
         for cta_k in depths:
             for copy, stages in ways:
                 for mfma in (32, 16) if shape.a != "f64" else (16,):
                     plan = AmdPlan(algorithm, cta_m, cta_n, cta_k, warp_m, warp_n, mfma, copy, stages, vector_of(shape),
-                                   vector_c_of(shape))
+                                   vector_c_of(shape), decoded=decoded)
                     if mfma == 16 and shape.a != "f64" and cta_m*cta_n > 64*64:
                         continue                                # of large tiles, fewer operands are read with 32
                     if shape.a == "f64" and warp_m*warp_n > 64*64:
                         continue                                # their accumulators would be spilled
-                    if algorithm == "bf16_emulated" and min(cta_m, cta_n)*cta_k < PIECE*plan.threads:
-                        continue                                # only part of the waves would decode
                     yield from [plan.varied(split_k=split) for split in SPLITS]

@@ -5,13 +5,14 @@ follows the static count of cycles of the main loops (inspect/amd_cycles.py, doc
 """
 from __future__ import annotations
 
+from dataclasses import replace
 from math import ceil
 from typing import TYPE_CHECKING
 
 from tilewright.plans.common import Cost, Term
-from tilewright.plans.gpu import memory_traffic
+from tilewright.plans.gpu import memory_traffic, with_passes
 from tilewright.plans.gpu_shape import GpuShape, bits_of
-from tilewright.targets.amd import DECODING, AmdTarget
+from tilewright.targets.amd import AmdTarget
 
 if TYPE_CHECKING:
     from tilewright.plans.amd import AmdPlan
@@ -29,6 +30,16 @@ ADDING = 50e9           # bytes per second at which a workgroup alone adds up th
 
 def cost(shape: GpuShape, plan: AmdPlan, target: AmdTarget) -> Cost:
     """The predicted cost of a legal plan."""
+    found = _product(plan.after_passes(shape), plan, target)
+    moved = [(each.read, each.size) for each in plan.passes(shape)]
+    if not moved:
+        return found
+    seconds = sum(START + (read + written) / target.bandwidth for read, written in moved)
+    return replace(found, seconds=found.seconds + seconds, parts=(*found.parts, ("passes", seconds)))
+
+
+def _product(shape: GpuShape, plan: AmdPlan, target: AmdTarget) -> Cost:
+    """Without passes."""
     p = plan
     resident = max(target.occupancy(p.threads, p.estimate(shape), p.lds(shape)), 1)
     tiles = p.tiles(shape.m, shape.n, shape.batch) * p.split_k
@@ -36,9 +47,8 @@ def cost(shape: GpuShape, plan: AmdPlan, target: AmdTarget) -> Cost:
     # workgroups that share a compute unit take turns; in the last round there may be fewer than fit
     full, over = divmod(tiles, target.cus * resident)
     turns = full*resident + ceil(over / target.cus)
-    moved, decoding = brought(shape, p), _decoding(shape, p)
-    each = {"matrix": _matrix(shape, p, target, resident, decoding), "LDS": _lds(shape, p, target),
-            "L1": moved / L1_CLOCK, "decoding": decoding}
+    moved = brought(shape, p)
+    each = {"matrix": _matrix(shape, p, target, resident), "LDS": _lds(shape, p, target), "L1": moved / L1_CLOCK}
     bounds = {name: turns * steps * clocks / target.clock for name, clocks in each.items() if clocks}
     # of a workgroup alone on its compute unit, which has so many tiles of k on their way
     arrival = each["L1"] / target.clock
@@ -56,7 +66,7 @@ def cost(shape: GpuShape, plan: AmdPlan, target: AmdTarget) -> Cost:
 
 # ---- clocks of a compute unit for one tile of k of a workgroup, if `resident` of them fill one another's gaps
 
-def _matrix(shape: GpuShape, p: AmdPlan, target: AmdTarget, resident: int, decoding: float) -> float:
+def _matrix(shape: GpuShape, p: AmdPlan, target: AmdTarget, resident: int) -> float:
     rate = operations(shape, p, target)
     busy = 2 * p.cta_m * p.cta_n * p.cta_k / rate
     own = 2 * p.warp_m * p.warp_n * p.cta_k / (rate / target.simds)     # of a wave on its SIMD
@@ -65,8 +75,6 @@ def _matrix(shape: GpuShape, p: AmdPlan, target: AmdTarget, resident: int, decod
     gap = GAP + _transposing(shape, p)
     if resident * p.threads > LANES * target.simds:                     # other waves have products to go on with
         gap *= min(256 * groups / own, 1)
-    else:
-        gap += decoding / 2                                             # of which half fits beside products
     return max(busy + gap, alone / resident)
 
 
@@ -84,13 +92,6 @@ def _lds(shape: GpuShape, p: AmdPlan, target: AmdTarget) -> float:
     return read / target.lds_clock + written / WRITE_CLOCK
 
 
-def _decoding(shape: GpuShape, p: AmdPlan) -> float:
-    """A compute unit issues a vector instruction in a clock."""
-    if p.algorithm != "bf16_emulated":
-        return 0.0
-    return p.cta_k * (p.cta_m*DECODING[shape.a] + p.cta_n*DECODING[shape.b]) / (16 * LANES)
-
-
 def brought(shape: GpuShape, p: AmdPlan) -> float:
     """Bytes of a workgroup's tile of k."""
     return p.cta_k * (p.cta_m*shape.bits[0] + p.cta_n*shape.bits[1]) / 8
@@ -99,14 +100,14 @@ def brought(shape: GpuShape, p: AmdPlan) -> float:
 def operations(shape: GpuShape, p: AmdPlan, target: AmdTarget) -> float:
     """Operations per clock of a compute unit."""
     rates = target.matrix_rates
-    if p.algorithm in ("bf16_emulated", "xf32"):
-        return rates[p.algorithm[:4]]
+    if p.algorithm == "xf32":
+        return rates["xf32"]
     return min(rates.get(shape.a, 1), rates.get(shape.b, 1))            # 1: of plans that rules refuse
 
 
-def peak(shape: GpuShape, p: AmdPlan, target: AmdTarget) -> float:
+def peak(shape: GpuShape, plan: AmdPlan, target: AmdTarget) -> float:
     """Operations per second of all compute units, with the instructions of this plan."""
-    return operations(shape, p, target) * target.cus * target.clock
+    return operations(plan.after_passes(shape), plan, target) * target.cus * target.clock
 
 
 # ---- bytes
@@ -117,9 +118,13 @@ def bandwidths(plan: AmdPlan, target: AmdTarget) -> dict[str, float]:
             "memory": target.bandwidth}
 
 
-def traffic(shape: GpuShape, p: AmdPlan, target: AmdTarget) -> dict[str, tuple[Term, ...]]:
+def traffic(shape: GpuShape, plan: AmdPlan, target: AmdTarget) -> dict[str, tuple[Term, ...]]:
     """Bytes that all workgroups move, by level, without scales; at the edges of C as if all tiles were whole."""
-    s = shape
+    return with_passes(plan, shape, _traffic(plan.after_passes(shape), plan))
+
+
+def _traffic(s: GpuShape, p: AmdPlan) -> dict[str, tuple[Term, ...]]:
+    """Without passes."""
     tiles, steps, waves = p.tiles(s.m, s.n, s.batch), ceil(s.k / p.cta_k), p.threads // LANES
     moved, every = tiles * steps, f"{tiles:,} tiles x {steps:,} steps along k"
     parts = f" for each of {p.split_k} parts"*(p.split_k > 1)

@@ -37,7 +37,7 @@ class _Family(NamedTuple):
 _FAMILIES = (_Family(CpuTarget, "tilewright.plans.cpu", "CpuPlan", ("packed", "in_place", "stream", "dots")),
              _Family(GpuTarget, "tilewright.plans.nvidia_plan", "NvidiaPlan",
                      ("simt", "dmma", "mma", "tf32", "wgmma", "gemv", "small")),
-             _Family(AmdTarget, "tilewright.plans.amd", "AmdPlan", ("mfma", "xf32", "scaled", "bf16_emulated")),
+             _Family(AmdTarget, "tilewright.plans.amd", "AmdPlan", ("mfma", "xf32", "scaled")),
              _Family(AmdTarget, "tilewright.plans.amd_attention", "AmdAttention", ("attention_mfma",), True),
              _Family(CpuTarget, "tilewright.plans.cpu_attention", "CpuAttention",
                      ("attention_strips", "attention_rows", "attention_few"), True),

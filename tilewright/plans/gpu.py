@@ -70,6 +70,17 @@ def memory_traffic(shape: GpuShape, parts: int, size: int) -> tuple[Term, ...]:
     return (*once, Term("parts", size, 2*parts, f"{parts} written, and read by the last")) if parts > 1 else once
 
 
+def with_passes(plan: GpuPlan, shape: GpuShape, found: dict[str, tuple[Term, ...]]) -> dict[str, tuple[Term, ...]]:
+    """The traffic of a product, and of the passes before it."""
+    for each in plan.passes(shape):
+        name = each.operand.upper()
+        found["memory"] += (Term(f"{name} read", each.read, 1, "by a pass"),
+                            Term(f"{name} written", each.size, 1, "by a pass"))
+        if not each.blocks:
+            found["shared"] += (Term(f"{name} in a pass", each.side_bytes, 2, "written and read"),)
+    return found
+
+
 def scale_bytes(s: GpuShape) -> int:
     """Bytes of a product's scales: of blocks of its operands, and of scales by which sums are multiplied."""
     if s.scaled:

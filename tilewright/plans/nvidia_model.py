@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tilewright.plans import epilogues, gemv_model, passes, prologues, semirings, small_model, wgmma_model
 from tilewright.plans.common import Cost, Term, overlapped
 from tilewright.plans.gemv_rules import LANES
-from tilewright.plans.gpu import memory_traffic
+from tilewright.plans.gpu import memory_traffic, with_passes
 from tilewright.plans.gpu_shape import WIDEST, bits_of
 from tilewright.plans.nvidia_rates import ARRIVAL, DRAM, L2, SCHEDULERS, SHARED_CLOCK, WIDE_L2, operations
 
@@ -233,14 +233,7 @@ def _copies(shape: GpuShape, plan: NvidiaPlan) -> float:
 def traffic(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> dict[str, tuple[Term, ...]]:
     """Bytes that all CTAs move, by level; at the edges of C as if all tiles were whole. What threads of simt read from
     shared memory counts for each of them, though several read the same elements at once."""
-    found = _traffic(plan.after_passes(shape), plan, target)
-    for each in plan.passes(shape):
-        name = each.operand.upper()
-        found["memory"] += (Term(f"{name} read", each.read, 1, "by a pass"),
-                            Term(f"{name} written", each.size, 1, "by a pass"))
-        if not each.blocks:
-            found["shared"] += (Term(f"{name} in a pass", each.side_bytes, 2, "written and read"),)
-    return found
+    return with_passes(plan, shape, _traffic(plan.after_passes(shape), plan, target))
 
 
 def _traffic(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> dict[str, tuple[Term, ...]]:

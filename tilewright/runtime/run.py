@@ -100,6 +100,7 @@ def _on_gpu(function: Function, args: Sequence[Any], grid: tuple[int, int, int] 
         words = [prepared.function.parameters[place].offset // 8 for place in places]
         program = forks.imported("tilewright.runtime.gpu.program")
         _launches[key] = program.Kernel(prepared, words, range(len(words))), places[0]
+        _note(_launches[key][0], [given[place] for place in places])
 
 
 MOST_LAUNCHES = 1024
@@ -120,9 +121,15 @@ def again(function: Function, args: Sequence[Any], grid: Any) -> bool:
         return False
     device = launch.prepared.function.device.index
     launch(pointers, (), (), 1, library.stream(args[first], device))
-    if repeats.watch.ran is not None:
-        repeats.watch.ran.append((repeats.Record(launch, (), (), device, None, None, ()), pointers))
+    _note(launch, pointers)
     return True
+
+
+def _note(launch: Any, pointers: list[int]) -> None:
+    """For who wants to repeat it."""
+    if repeats.watch.ran is not None:
+        device = launch.prepared.function.device.index
+        repeats.watch.ran.append((repeats.Record(launch, (), (), device, None, None, ()), pointers))
 
 
 def _alike(function: Function, args: Sequence[Any], grid: Any) -> tuple[Any, Any, list[int]]:

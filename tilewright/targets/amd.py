@@ -212,9 +212,6 @@ FP8_SHAPES = ((16, 32, 16), (32, 16, 32))
 # takes twice the cycles.
 F8F6F4 = {"e4m3fn": (0, 8), "e5m2": (1, 8), "e2m3": (2, 6), "e3m2": (3, 6), "e2m1": (4, 4)}
 F8F6F4_SHAPES = ((16, 128, 16), (32, 64, 32))
-# Vector instructions with which a lane makes 16 elements bf16 where no matrix instruction takes them as they are
-# (kernels/amd/decoding.py), as LLVM 22 has them: tests/kernels/amd/test_emulated_mx_gemm.py counts them.
-DECODING = {"e4m3fn": 73, "e5m2": 41, "e2m3": 67, "e3m2": 67, "e2m1": 59}
 
 
 def _matrix_rates(arch: str) -> dict[str, int]:

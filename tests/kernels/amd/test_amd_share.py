@@ -79,12 +79,3 @@ def test_the_barrier_comes_before_the_last_products():
     after = lines[lines.index("s_barrier"):]
     assert sum(line.startswith("v_mfma") for line in after) >= 8
     assert sum(line.startswith("ds_read") for line in after) >= 6
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("format", MX)
-def test_formats_that_are_decoded_beside_the_products(format):
-    """On chips without instructions for them. Loads that a wave waits for are those of the tile before, so that they
-    have most of a round's 2,048 cycles and more to arrive."""
-    compiled, *_ = counted("gfx942", format, share=0.99 - LEEWAY, slack=1000)
-    assert str(compiled.plan).startswith("bf16_emulated 256x256x32")

@@ -7,7 +7,6 @@ import pytest
 
 from tests.helpers.gemms import simulated
 from tests.helpers.gpu_kernels import (
-    emit_emulated_mx_gemm,
     emit_gemv,
     emit_mfma_gemm,
     emit_mma_gemm,
@@ -63,10 +62,8 @@ def test_an_expression_at_the_seam_reaches_every_kernel(emit, options, m, n, bet
     stored(emit, m, n, "f64" if options.get("A") == "f64" else "f32", k=24, alpha=2.0, beta=beta, **vector_c | options)
 
 
-@pytest.mark.parametrize("emit", [emit_scaled_mfma_gemm, emit_emulated_mx_gemm])
-def test_an_expression_at_the_seam_reaches_kernels_with_scales(emit):
-    k = 128 if emit is emit_scaled_mfma_gemm else 32
-    stored(emit, 33, 35, k=128, A="e2m1", VECTOR_C=1, CTA_K=k, **WAVES)
+def test_an_expression_at_the_seam_reaches_kernels_with_scales():
+    stored(emit_scaled_mfma_gemm, 33, 35, k=128, A="e2m1", VECTOR_C=1, CTA_K=128, **WAVES)
 
 
 def test_the_expression_comes_before_rounding():

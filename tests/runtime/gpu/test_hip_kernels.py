@@ -148,7 +148,7 @@ def test_quantized_operands(monkeypatch, arch, formats_of):
     qa, qb = (tw.quantize(integers(*s, dtype=np.float32, seed=i), f, axis=axis)
               for i, (s, f, axis) in enumerate(zip(((40, 64), (64, 36)), formats_of, (-1, 0))))
     exact = tw.dequantize(qa, "f64") @ tw.dequantize(qb, "f64")
-    plan = {"gfx942": "bf16_emulated 64x64x64 wave=32x32 mfma=32 copy=registers stages=2",
+    plan = {"gfx942": "mfma 64x64x64 wave=32x32 mfma=32 copy=registers stages=2 decoded=bf16",
             "gfx950": "scaled 64x64x128 wave=32x32 mfma=32 copy=registers stages=2"}[arch]
     problem = tw.Gemm(40, 36, 64, *formats_of, layout="nt")
     k = tw.compile(problem, tw.target(arch), plan + " vector_c=4")

@@ -29,19 +29,20 @@ from tilewright.plans.gpu_shape import GpuShape
 
 class WorkgroupGemm:
     """One kernel for a shape, by a plan. A and B have elements of these types in memory. XCDS: dies of the chip.
-    GROUPED: see gpu/groups.py; of a batch. The kernel's name is `name`, the tiles and `mode`.
+    GROUPED: see gpu/groups.py; of a batch. WHEN: see work.arguments. The kernel's name is `name`, the tiles and `mode`.
     """
 
     def __init__(self, name: str, mode: str, ATOM: Mfma, shape: GpuShape, plan: AmdPlan, types: tuple[Type, Type],
-                 XCDS: int, GROUPED: str = "") -> None:
+                 XCDS: int, GROUPED: str = "", WHEN: str = "") -> None:
         self.ATOM, self.shape, self.plan, self.GROUPED = ATOM, shape, plan, GROUPED
         s, p, split = shape, plan, Split(plan.split_k)
         name = (f"{name}_{p.cta_m}x{p.cta_n}x{p.cta_k}_{p.warp_m}x{p.warp_n}{mode}"
                 f"{f'_k{p.split_k}' if p.split_k > 1 else ''}{'_batch' if s.batch != 1 else ''}"
-                f"{'_scaled' if s.scales else ''}{f'_groups_{GROUPED}' if GROUPED else ''}{suffix(s.epilogue)}")
+                f"{'_scaled' if s.scales else ''}{f'_when_{WHEN}' if WHEN else ''}"
+                f"{f'_groups_{GROUPED}' if GROUPED else ''}{suffix(s.epilogue)}")
         self.k = k = Kernel(name, threads=p.threads, warp=LANES,
-                            **parameters(s, ATOM.c.type.scalar, split, "", GROUPED, types))
-        self.g = g = arguments(k)
+                            **parameters(s, ATOM.c.type.scalar, split, WHEN, GROUPED, types))
+        self.g = g = arguments(k, WHEN)
         if GROUPED == "m":
             groups.clear(k, g, s.epilogue, p.threads)
         self.work = share(k, g, split, p, DIES=XCDS, AT_LEAST_ONE=True, GROUPED=GROUPED)
@@ -56,7 +57,7 @@ class WorkgroupGemm:
 
     def multiply(self, main_loop: Callable[..., None], a: Any, b: Any, *scales: Scales | ScaleTile, STAGES: int = 2
                  ) -> Function:
-        """All of it: by a main loop of pipeline.py or decoding.py, with STAGES tiles of each stream in LDS,
+        """All of it: by a main loop of pipeline.py, with STAGES tiles of each stream in LDS,
         and from the accumulators to C."""
         k, work, ATOM, s, p, streams = self.k, self.work, self.ATOM, self.shape, self.plan, (a, b, *scales)
         smem = k.smem("tiles", (STAGES * sum(x.SIZE for x in streams),), i8, align=128)

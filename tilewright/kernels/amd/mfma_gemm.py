@@ -38,16 +38,17 @@ def instruction(ARCH: str, MFMA: int, A: str, B: str, CTA_K: int) -> Mfma:
     return max(fitting, key=lambda atom: atom.k)
 
 
-def emit_mfma_gemm(shape: GpuShape, plan: AmdPlan, ARCH: str, XCDS: int = 8, GROUPED: str = "") -> Function:
+def emit_mfma_gemm(shape: GpuShape, plan: AmdPlan, ARCH: str, XCDS: int = 8, GROUPED: str = "",
+                   WHEN: str = "") -> Function:
     """The kernel for a shape, by a plan of mfma or xf32. The plan's `vector` is of operands that are contiguous along m
     or n: those sizes are multiples of it. GROUPED: what offsets divide, "m" (then k is contiguous in A) or "k": see
-    gpu/groups.py; of a batch, with split_k = 1."""
+    gpu/groups.py; of a batch, with split_k = 1. WHEN: see work.arguments."""
     s, p, (A, B) = shape, plan, ("xf32", "xf32") if plan.algorithm == "xf32" else (shape.a, shape.b)
     ATOM = instruction(ARCH, p.mfma, A, B, p.cta_k)
     direct = p.copy == "lds"
     name = f"mfma_gemm_{A}" + f"_{B}"*(B != A) + f"_{s.out}"*(s.out != s.sums) + f"_{s.layout}"
     gemm = WorkgroupGemm(name, f"_s{p.stages}" if direct else "", ATOM, s, p, (TYPES.get(A, i8), TYPES.get(B, i8)),
-                         XCDS, GROUPED)
+                         XCDS, GROUPED, WHEN)
     g, transposed = gemm.g, direct and target(ARCH).has("lds.transposed")
 
     def operand(gmem: Value, ld: Value, BITS: int, along_k: bool, EXTENT: int) -> LdsOperand | KStridedOperand:

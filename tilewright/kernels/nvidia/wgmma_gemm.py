@@ -94,13 +94,14 @@ def emit_wgmma_gemm(shape: GpuShape, plan: NvidiaPlan, ARCH: str = "sm_90a", WHE
     Operands that are terms (rewrite.py) are several matrices, which are a dimension of their maps behind rows and
     columns. Without `promote` the instruction adds up all of k; it truncates as it does so, and keeps about 14 bits of
     products of fp8. WHEN: see work.arguments. GROUPED: "m": offsets divide the rows of A (gpu/groups.py). GATHERED: the
-    operand, "a" or "b", that is windows of images: its map is of these, and the parameters are wgmma_windows.py's, too.
+    operand that is windows of images, and the bytes of channels in a row of a block of it, as "a128": its map is of
+    these, and the parameters are wgmma_windows.py's, too.
     """
     s, p = shape, plan
     planes = TERMS[p.split].count if p.split else 0
     a, b = (SmemTile(BYTE if format.endswith(HALVES) else format, along_k, extent,
                      p.cta_k // 2 if format.endswith(HALVES) else p.cta_k, share, s.batch != 1, planes,
-                     role == GATHERED)
+                     int(GATHERED[1:]) if role == GATHERED[:1] else 0)
             for role, format, along_k, extent, share in (
                 ("a", prologues.stored(s.a, s.prologue_a), s.layout[0] == "n", p.cta_m, p.cluster_n),
                 ("b", prologues.stored(s.b, s.prologue_b), s.layout[1] == "t", p.cta_n, p.cluster_m)))
@@ -203,23 +204,28 @@ class _Gemm:
     def load(self) -> None:
         """The role that copies: one of its threads starts all copies."""
         k, g, p, tiles, ring = self.k, self.g, self.plan, self.tiles, self.ring
-        windows = wgmma_windows.Windows(k, g)
         if p.warpgroups in REGISTERS:
             k.registers(REGISTERS[p.warpgroups][1], more=False)
         first_warp = self.t < GROUP*p.warpgroups + k.warp
         # The other warps of the role do not follow: one that falls behind could miss a phase, and wait for ever.
         with tiles.each(here=first_warp) as unit:
             i0, j0, matrix = tiles.place(unit.tile)
+            operands = ((self.a, "a", self.a_smem, i0, tiles.cluster_n, tiles.same_row),
+                        (self.b, "b", self.b_smem, j0, tiles.cluster_m, tiles.same_column))
+
+            def number(name: str) -> tuple[Value, ...]:
+                return () if matrix is None else (k.select(getattr(g, f"stride_{name}") == 0, 0, matrix),)
+            windows = {name: wgmma_windows.Windows(k, g, x.ROW, row + x.part(share), unit.first*x.CTA_K, *number(name))
+                       for x, name, _, row, share, _ in operands if x.IMAGES}
             with k.loop(unit.steps, unroll=False) as step:
                 stage = ring.refill(unit.begin + step, self.a.BYTES + self.b.BYTES)
+                blocks = {name: x.blocks(p.cta_k // x.ROW) for name, x in windows.items()}
                 with k.when(k.elect()):
-                    for x, name, smem, row, share, ctas in (
-                            (self.a, "a", self.a_smem, i0, tiles.cluster_n, tiles.same_row),
-                            (self.b, "b", self.b_smem, j0, tiles.cluster_m, tiles.same_column)):
-                        which = () if matrix is None else (k.select(getattr(g, f"stride_{name}") == 0, 0, matrix),)
+                    for x, name, smem, row, share, ctas in operands:
+                        which = number(name)
                         with k.when((unit.begin + step) % x.SHARE == share) if x.IN_TURN else nullcontext():
-                            for to, place in x.boxes(row, (unit.first + step)*x.CTA_K, share):
-                                at = windows.coordinates(*place, *which) if x.IMAGES else (*place, *which)
+                            for n, (to, place) in enumerate(x.boxes(row, (unit.first + step)*x.CTA_K, share)):
+                                at = blocks[name][n] if x.IMAGES else (*place, *which)
                                 ring.full.load(smem.at(stage, to), getattr(g, name), at, stage, ctas)
 
 

@@ -30,7 +30,8 @@ class SmemTile:
     SHARE       CTAs of the cluster that have the same tile: each brings its part of every block, or where parts would
                 not be whole repetitions of the swizzle, each in turn brings whole tiles
     PLANES      tiles, one after another, each of a plane of a tensor that has this dimension too; 0: it has none
-    IMAGES      the matrix is the windows of images (wgmma_windows.py)
+    IMAGES      the matrix is the windows of images (wgmma_windows.py), of whose channels rows of blocks have at most so
+                many bytes; 0: it is none
     """
     FORMAT: str
     along_k: bool
@@ -39,7 +40,7 @@ class SmemTile:
     SHARE: int
     BATCH: bool
     PLANES: int = 0
-    IMAGES: bool = False
+    IMAGES: int = 0
 
     @property
     def TYPE(self) -> Type:
@@ -53,7 +54,8 @@ class SmemTile:
     @property
     def SWIZZLE(self) -> int:
         """Bytes of a row of a block."""
-        return next((s for s in SWIZZLES if self._sides[0]*self.ITEM % s == 0), SWIZZLES[-1])
+        sizes = [s for s in SWIZZLES if s <= (self.IMAGES or SWIZZLES[0])]
+        return next((s for s in sizes if self._sides[0]*self.ITEM % s == 0), SWIZZLES[-1])
 
     @property
     def ROW(self) -> int:
@@ -100,12 +102,15 @@ class SmemTile:
         return SharedMatrix(self.SWIZZLE, "k", stride) if self.along_k else SharedMatrix(
             self.SWIZZLE, "mn", stride, self.BLOCK)
 
+    def part(self, share: Value) -> Value:
+        """Where in the dimension across that CTA's part of a block begins."""
+        return share * (0 if self.IN_TURN else self._sides[1] // self.SHARE)
+
     def boxes(self, row: Value, step: Value, share: Value) -> Iterator[tuple[Value, tuple[Any, ...]]]:
         """The copies of CTA number `share` of those that share the tile, IN_TURN of each whose turn it is: where each
         goes in the stage, in bytes, and its coordinates. `row` and `step`: where the tile begins in m or n, and in k.
         """
-        along, across = self._sides
-        part = share * (0 if self.IN_TURN else across // self.SHARE)
+        along, part = self._sides[0], self.part(share)
         x, y = (step, row) if self.along_k else (row, step)
         for plane in range(max(self.PLANES, 1)):
             for block in range(along // self.ROW):

@@ -21,18 +21,37 @@ NONE = 1 << 20          # the number of an image that there is not, of which zer
 
 
 class Windows:
-    """Where the tiles of such an operand lie in the images."""
+    """Where the tiles of such an operand for one tile of C lie in the images, one step of k after the other: a thread
+    alone starts all copies, and has no time for divisions in between."""
 
-    def __init__(self, k: Kernel, g: SimpleNamespace) -> None:
-        self.k, self.g = k, g
-
-    def coordinates(self, step: Value, row: Value, matrix: Any = 0) -> tuple[Value, ...]:
-        """The coordinates of the block of a tile that begins at this step of k and this row; `matrix`: number of the
-        image that the rows of a batch's matrix begin in."""
-        k, g = self.k, self.g
-        place, channel = step // g.window_channels, step % g.window_channels
+    def __init__(self, k: Kernel, g: SimpleNamespace, ROW: int, row: Value, step: Value, matrix: Any = 0) -> None:
+        """From this row and this step of k on. ROW: channels of a block of a tile; `matrix`: number of the image that
+        the rows of a batch's matrix begin in."""
+        self.k, self.g, self.ROW = k, g, ROW
         image, pixel = row // g.window_pixels, row % g.window_pixels
-        y, x = pixel // g.window_wide, pixel % g.window_wide
+        place = step // g.window_channels
         outer, inner = place // g.window_inner, place % g.window_inner
-        return (channel, x*g.window_step_x, y*g.window_step_y, k.select(step < g.k, image + matrix, NONE),
-                outer*g.window_outer_x + inner*g.window_inner_x, outer*g.window_outer_y + inner*g.window_inner_y)
+        self.pixel = pixel % g.window_wide * g.window_step_x, pixel // g.window_wide * g.window_step_y
+        self.image = image + matrix
+        at = (step, step % g.window_channels, inner, outer*g.window_outer_x + inner*g.window_inner_x,
+              outer*g.window_outer_y + inner*g.window_inner_y)
+        self.at = [k.variable(i32, x) for x in at]
+        self.wrap = (g.window_outer_x - g.window_inner*g.window_inner_x,
+                     g.window_outer_y - g.window_inner*g.window_inner_y)
+
+    def blocks(self, COUNT: int) -> list[tuple[Value, ...]]:
+        """The coordinates of the next COUNT blocks along k."""
+        k, g, found = self.k, self.g, list[tuple[Value, ...]]()
+        step, channel, inner, x, y = (at.get() for at in self.at)
+        for _ in range(COUNT):
+            found.append((channel, *self.pixel, k.select(step < g.k, self.image, NONE), x, y))
+            step, channel = step + self.ROW, channel + self.ROW
+            turned = channel >= g.window_channels
+            channel, inner = k.select(turned, 0, channel), k.select(turned, inner + 1, inner)
+            x, y = k.select(turned, x + g.window_inner_x, x), k.select(turned, y + g.window_inner_y, y)
+            ended = inner >= g.window_inner
+            inner = k.select(ended, 0, inner)
+            x, y = k.select(ended, x + self.wrap[0], x), k.select(ended, y + self.wrap[1], y)
+        for at, value in zip(self.at, (step, channel, inner, x, y)):
+            at.set(value)
+        return found

@@ -191,8 +191,8 @@ def _gemm(target: str, a: str, b: str = "", out: str = "", layout: str = "nt", l
 
 
 def _scaled_gemms() -> Iterator[Entry]:
-    """All 25 pairs of formats: by instructions with scales on gfx950, emulated on gfx942."""
-    for target, name in (("gfx942", "emulated_mx_gemm"), ("gfx950", "scaled_mfma_gemm")):
+    """All 25 pairs of formats: by instructions with scales on gfx950, decoded by passes on gfx942."""
+    for target, name in (("gfx942", "decoded_mx_gemm"), ("gfx950", "scaled_mfma_gemm")):
         for a, b, out in (*((a, b, "f32") for a in MX for b in MX), ("e2m1", "e2m1", "bf16")):
             large, small = (Product(Gemm(*shape, MX[a], MX[b], out, "nt")) for shape in (SQUARE, BLOCKS))
             yield Entry("_".join((name, a, b, *([out] if out != "f32" else []))), target, (small,), large,

@@ -24,6 +24,7 @@ from tilewright.nests.products.pieces import Box
 from tilewright.nests.products.recognition import ACC, ONE, distinct, factors_of, is_number, multiplied, with_acc
 from tilewright.nests.products.views import Look, copied, full, mask, put, strides
 from tilewright.problem import Gemm
+from tilewright.targets import CpuTarget
 
 Arrays = Mapping[str, Any]
 Numbers = Mapping[str, float]
@@ -95,6 +96,9 @@ class Product:
                 refuse(self.c.line, f"the index {i} is in no operand")
         if not self.sums:
             refuse(self.c.line, "nothing is summed")
+        alone = [i for i in self.sums if sum(i in e.indices for e in self.elements) == 1]
+        if alone and self.target is not None and not isinstance(self.target, CpuTarget):
+            refuse(self.c.line, f"no product on a GPU sums over {_name(alone[0])}, an index of one array alone")
 
     def _linear(self) -> None:
         """alpha and beta of a result that is a number times acc, and a number times what the target held."""

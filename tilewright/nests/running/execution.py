@@ -160,14 +160,14 @@ class Execution:
         self._repeats: dict[Any, Repeat] = {}
         self._inside: set[Any] = set()          # sizes and shapes for which all subscripts are inside of the arrays
         lines = {s.target.array: s.line for s in reversed(nest.statements) if s.target.array not in nest.scalars}
-        self._written = {self.names.index(x): line for x, line in lines.items()}
+        self.written = {self.names.index(x): line for x, line in lines.items()}
         self._sizes = [(name, *_source(name)) for name in nest.sizes]
 
     def __call__(self, args: Sequence[Any]) -> None:
         self.run(look(self.names, args))
 
-    def run(self, given: Given) -> None:
-        """Compute the results; on a GPU they may not be there yet."""
+    def run(self, given: Given) -> int:
+        """Compute the results; on a GPU they may not be there yet. How many launches on a GPU that is."""
         if given.gpu is None:
             key = tuple([(x.dtype, x.shape, x.strides, x.flags.num) if isinstance(x, np.ndarray) else
                          x if isinstance(x, int) else None for x in given.seen])
@@ -180,23 +180,23 @@ class Execution:
                     self._repeats[key] = repeat
             repeat.call(*[x if n is None else layout.address(given.seen[n]) if isinstance(given.seen[n], np.ndarray)
                           else given.seen[n] for n, x in repeat.values])
-            return
+            return 0
         found, own = dict(zip(self.names, given.seen)), dict(zip(self.names, given.args))
-        for launch, numbers in launches(self.steps(given), self.check(given, found)):
+        for launch, numbers in (ran := [*launches(self.steps(given), self.check(given, found))]):
             values = [own.get(x, value) if not what else value
                       for value, (x, what, _) in zip(_values(launch, found, numbers), launch.sources)]
             run.run(launch.lowered.function, *values, grid=launch.lowered.grid(numbers))
+        return len(ran)
 
     def _first(self, given: Given) -> Repeat:
         """A call on a CPU, for itself and for others like it."""
         found = dict(zip(self.names, given.seen))
         sizes = self.check(given, found)
-        launch, = self.steps(given)
-        assert isinstance(launch, Launch)
+        launch: Any = self.steps(given)[0]
         values = tuple([(None, x) if what or name not in self.names else (self.names.index(name), None)
                         for x, (name, what, _) in zip(_values(launch, found, sizes), launch.sources)])
         spans = {n: _span(x) for n, x in enumerate(given.seen) if isinstance(x, np.ndarray)}
-        pairs = [(n, other) for n in self._written for other in spans if other != n]
+        pairs = [(n, other) for n in self.written for other in spans if other != n]
         return Repeat(plain(launch.lowered.function).call, values, tuple(
             [(n, other, spans[n][0] - spans[other][1], spans[n][1] - spans[other][0]) for n, other in pairs]))
 
@@ -234,7 +234,7 @@ class Execution:
 
     def check(self, given: Given, found: dict[str, Any]) -> dict[str, int]:
         """The sizes of a call; TypeError or ValueError unless the loops can access the arrays."""
-        for n, line in self._written.items():
+        for n, line in self.written.items():
             if given.gpu is None and not given.seen[n].flags.writeable:
                 raise ValueError(f"{self.names[n]} is read-only, and is written at {line}\n    {line.text}")
         shapes = dict[str, tuple[int, ...]]()
@@ -264,7 +264,7 @@ class Execution:
 
     def steps(self, given: Given) -> tuple[Launch | Repeated, ...]:
         """What a call with these arguments does: on a CPU one launch."""
-        alike = _overlaps(given.seen, self._written)
+        alike = _overlaps(given.seen, self.written)
         if alike != ():
             self._apart(given.seen)
         how: Any = alike == ()
@@ -282,7 +282,7 @@ class Execution:
         """Refused if what statements read later than the source does may have been written until then."""
         for s in self.nest.reads:
             read = self.names.index(s.target.array)
-            for n, line in self._written.items():
+            for n, line in self.written.items():
                 if n != read and np.may_share_memory(seen[n], seen[read]):
                     refuse(s.line, f"{self.names[read]} shares memory with {self.names[n]}, which is written at {line}")
 

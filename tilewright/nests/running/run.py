@@ -13,6 +13,7 @@ from tilewright.ir import Function, Type
 from tilewright.nests.nest import LoopNest
 from tilewright.nests.reading import source
 from tilewright.nests.reading.names import outside
+from tilewright.nests.running.again import Calls
 from tilewright.nests.running.execution import TYPES, Execution, Given, look
 
 
@@ -63,13 +64,22 @@ class Loops:
         self._signature = inspect.signature(function)
         self._names = tuple(self._signature.parameters)
         self._executions: dict[Any, Execution] = {}
+        self._calls: dict[Any, Calls] = {}      # by what the function reads that is no argument
 
     def __repr__(self) -> str:
         return f"<loops {self.python.__name__}{self._signature}>"
 
     def __call__(self, *args: Any, **named: Any) -> None:
+        constants = outside(self.python)
+        if (calls := self._calls.get(constants)) is not None and not named and calls.again(args):
+            return
         given = self._given(args, named)
-        self._execution(given).run(given)
+        loops = self._execution(given)
+        if given.gpu is None:
+            loops.run(given)
+        else:
+            calls = self._calls.setdefault(constants, Calls())
+            calls.run(given.args, given.seen, [*loops.written], lambda: loops.run(given))
 
     def nest(self, *args: Any, **named: Any) -> LoopNest:
         """The loops of a call with these arguments as a record, which can be printed."""

@@ -10,6 +10,8 @@ import numpy as np
 
 from tilewright.nests.given import overlap
 from tilewright.nests.nest import LoopNest, leaves
+from tilewright.nests.running.again import Calls
+from tilewright.nests.running.execution import look
 from tilewright.nests.running.lower import Lowered, lower
 from tilewright.nests.schedules.conditions import hoisted, narrowed
 from tilewright.nests.schedules.scheduled import Layout, Scheduled
@@ -29,6 +31,7 @@ class Compiled:
     lowered: Lowered
     target: Any
     _spaces: list[dict[str, Any]] = field(default_factory=list)
+    _calls: Calls = field(default_factory=Calls)
 
     @property
     def function(self) -> Any:
@@ -50,6 +53,10 @@ class Compiled:
 
     def __call__(self, *args: Any) -> None:
         """Run on arrays of the schedule's shapes, strides and formats, in place. ValueError for others."""
+        if not self._calls.again(args):
+            self._first(args)
+
+    def _first(self, args: Sequence[Any]) -> None:
         from tilewright.runtime.run import run
 
         names = [p.name for p in self.nest.parameters]
@@ -62,7 +69,15 @@ class Compiled:
         except IndexError:
             space = self._space(args)
         gridded = self.function.threads is not None or self.function.programs
-        run(self.function, *self._values(given, space), grid=self.grid if gridded else None)
+        values = self._values(given, space)
+        if self.function.threads is None:
+            run(self.function, *values, grid=self.grid if gridded else None)
+        else:
+            def launch() -> int:
+                run(self.function, *values, grid=self.grid)
+                return 1
+            written = self.written()
+            self._calls.run(args, look(names, args).seen, [n for n, x in enumerate(names) if x in written], launch)
         self._spaces.append(space)
 
     def simulate(self, arrays: Mapping[str, Any]) -> Any:

@@ -14,11 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from tilewright.nests.nest import Access, leaves
+from tilewright.ir import Type, i32
+from tilewright.nests.nest import Access, Term, leaves
 from tilewright.nests.polynomial import Polynomial, polynomial
 from tilewright.nests.schedules.dependences import dependences
+from tilewright.nests.schedules.extrema import Extremum, combined, extremum
 from tilewright.nests.schedules.operations import Done
 from tilewright.nests.schedules.partial import REDUCTIONS, identity, in_parts
+from tilewright.nests.schedules.scans import BITS, Scan, scan, shared
 from tilewright.nests.schedules.scheduled import Illegal, Scheduled
 from tilewright.nests.tree import Buffer, Do, For, Node, Sync, When, replaced, rewritten, walk
 
@@ -45,9 +48,10 @@ def lanes(s: Scheduled, threads: int) -> Done:
     body = tuple(sharing.nodes(nodes))
     if not sharing.shared:
         raise Illegal("no loop has rounds that threads could share")
-    rings = ((OF_WARP, 0, WARP, threads // WARP), (IN_WARP, 0, 1, WARP)) if threads > WARP else ()
+    rings = [(OF_WARP, 0, WARP, threads // WARP), (IN_WARP, 0, 1, WARP)] if threads > WARP else []
+    rings += [(name, 0, bit, 2) for name, bit in BITS.items()] if sharing.scans else []
     tree: tuple[Node, ...] = (For(LANE, polynomial(0), polynomial(threads), 1, body, around[-1].line, "thread.x",
-                                  rings=rings),)
+                                  rings=tuple(rings)),)
     for loop in reversed(around):
         tree = (For(loop.index, loop.start, loop.stop, loop.step, tree, loop.line, loop.mark, loop.below, loop.rings),)
     said = f"lanes: {threads} threads share the rounds of {', '.join(dict.fromkeys(sharing.shared))}"
@@ -61,7 +65,7 @@ class _Sharing:
     def __init__(self, s: Scheduled, threads: int) -> None:
         self.s, self.threads = s, threads
         self.buffers: dict[str, Buffer] = {}
-        self.shared, self.sums = list[str](), list[str]()
+        self.shared, self.sums, self.scans = list[str](), list[str](), False
         self.meet = Sync("warp" if threads == WARP else "cta")
         self.serial = False                         # inside of a loop whose rounds follow each other
 
@@ -74,7 +78,14 @@ class _Sharing:
                 yield When(node.conditions, tuple(self.nodes(node.body)))
             elif isinstance(node, For) and not node.mark:
                 reduced = self.reduced(node)
-                yield from self.loop(node) if reduced is None else self.rounds(node, reduced)
+                if reduced is not None:
+                    yield from self.rounds(node, reduced)
+                elif (found := scan(self.s, node, self.register)) is not None:
+                    yield from self.scanned(node, found)
+                elif (best := extremum(self.s, node)) is not None:
+                    yield from self.extremum(node, best)
+                else:
+                    yield from self.loop(node)
             else:
                 raise Illegal("lanes share loops that no operation but split, reorder and bind has changed")
 
@@ -143,13 +154,69 @@ class _Sharing:
 
     def part(self, d: Do) -> Access:
         """A thread's part of a sum."""
-        array, element = d.target.array, in_parts(self.s, d)
-        name, n = f"{array}_part", 2
+        self.sums.append(d.target.array)
+        return self.register("part", d)
+
+    def register(self, what: str, d: Do) -> Access:
+        """A new one, for parts of a statement's sums."""
+        array = d.target.array
+        element = self.buffers[array].element if array in self.buffers else in_parts(self.s, d)
+        return self.buffer(f"{array}_{what}", element)
+
+    def buffer(self, base: str, element: Type, shape: tuple[int, ...] = ()) -> Access:
+        """A new register, or shared memory of this shape."""
+        name, n = base, 2
         while name in self.buffers or name in self.s.buffers or name in self.s.arrays:
-            name, n = f"{array}_part{n}", n + 1
-        self.buffers[name] = Buffer((), "registers", element)
-        self.sums.append(array)
+            name, n = f"{base}{n}", n + 1
+        self.buffers[name] = Buffer(shape, "shared" if shape else "registers", element)
         return Access(name, ())
+
+    def extremum(self, loop: For, best: Extremum) -> Iterator[Node]:
+        """A loop that looks for an extremum and what belongs to it."""
+        line, array = best.do.line, best.best.array
+        own = best.best, *best.beside
+        place, mask, *flags = (self.buffer(f"{array}_{x}", i32) for x in ("round", "mask", "tie", "later", "taken"))
+        others = {x: self.buffer(f"{x.array}_other", self.s.element(x.array)) for x in own}
+        others[place] = self.buffer(f"{array}_other_round", i32)
+        noted = (Do(mask, "", ("where", best.taken, ("number", 1), ("number", 0)), line),
+                 Do(place, "", ("where", ("ne", ("load", mask), ("number", 0)), ("index", polynomial(loop.index)),
+                                ("load", place)), line))
+        body = tuple(rewritten(loop.body, lambda n: (*noted, n) if n == best.do else (n,)))
+        written = [n for n, _ in walk(loop.body) if isinstance(n, Do)]
+        yield Do(place, "", ("number", -1), line)
+        yield from self.met(written, self.distributed(loop, body))
+        registers = (*own, place)
+        distance = WARP // 2
+        while distance:
+            exchanged: list[Term] = [(f"lane_xor{distance}", ("load", x)) for x in registers]
+            yield from combined(best, own, place, others.__getitem__, flags, exchanged)
+            distance //= 2
+        if self.threads == WARP:
+            return
+        warps = self.threads // WARP
+        rooms = [self.buffer(f"{x.array}s", self.buffers[others[x].array].element, (warps,)).array for x in registers]
+
+        def of_warp(room: str, p: Polynomial) -> Access:
+            return Access(room, (p,))
+        yield When((polynomial(0) - polynomial(IN_WARP),), tuple(
+            [Do(of_warp(room, polynomial(OF_WARP)), "", ("load", x), line) for x, room in zip(registers, rooms)]))
+        yield self.meet
+        for x, room in zip(registers, rooms):
+            yield Do(x, "", ("load", of_warp(room, polynomial(0))), line)
+        for warp in range(1, warps):
+            yield from combined(best, own, place, others.__getitem__, flags,
+                                [("load", of_warp(room, polynomial(warp))) for room in rooms])
+        yield self.meet
+
+    def scanned(self, loop: For, found: Scan) -> Iterator[Node]:
+        """A loop with a running sum."""
+        self.scans = True
+        self.shared.append(loop.index)
+        self.sums.append(found.do.target.array)
+        written = [n for n, _ in walk(found.rest) if isinstance(n, Do)]
+        nodes = shared(loop, found, self.threads, UNROLLED, (LANE, OF_WARP, IN_WARP), self.register, self.buffers,
+                       self.meet)
+        yield from self.met(written, (*found.before, *nodes))
 
     def distributed(self, loop: For, body: tuple[Node, ...]) -> Iterator[Node]:
         """The loop, each thread with every so manieth round."""

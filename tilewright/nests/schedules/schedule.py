@@ -151,8 +151,9 @@ class Schedule:
     def lanes(self, threads: int = 32) -> Schedule:
         """Have threads side by side share the rounds of all loops inside of those that are bound to CTAs and, of 32
         lanes, to thread.y. Each has every so manieth round; sums over a loop are computed in parts, which the threads
-        exchange, so that scalars are the same in all of them: rows that carry a sum, such as a softmax's. It must be
-        the last operation of a schedule; sums are added up in another order."""
+        exchange, so that scalars are the same in all of them: rows that carry a sum, such as a softmax's, or a running
+        sum, or look for the largest number and its index. It must be the last operation of a schedule; sums are added
+        up in another order."""
         return self._then("lanes", threads)
 
     def pipeline(self, loop: str, stages: int = 2, *, by: str = "async") -> Schedule:

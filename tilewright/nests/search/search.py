@@ -49,6 +49,11 @@ class Several:
     parts: tuple[Found, ...]
 
     @property
+    def launches(self) -> int:
+        """How many kernels a call on a GPU launches."""
+        return self.times * len(self.parts)
+
+    @property
     def changed(self) -> bool:
         """Whether any part runs in another way than it is written in."""
         return any(x.changed for x in self.parts)

@@ -36,6 +36,8 @@ class Found:
     seconds: float | None
     why: str                # where it comes from
 
+    launches = 1            # of a call on a GPU
+
     @property
     def changed(self) -> bool:
         """Whether the loops run in another way than they are written in."""

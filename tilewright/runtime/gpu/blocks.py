@@ -1,9 +1,9 @@
 """Block-scaled operands in a GPU's memory: Quantized arrays whose elements and scales are there, and arrays of an
 element format with scale_a or scale_b of blocks along k.
 
-NVIDIA's kernels multiply two of them (kernels/gpu/decode.py), and AMD's do with scales of e8m0. Beside an operand of
-another kind, or where no kernel takes both, one is decoded to an array first: of bf16 if that has all numbers of both,
-else of f32.
+Two of them are multiplied as they are, by instructions with scales or by a plan whose passes decode both
+(plans/passes.py). Beside an operand of another kind one is decoded to an array first: of bf16 if that has all numbers
+of both, else of f32.
 """
 
 from __future__ import annotations
@@ -99,20 +99,6 @@ def taken(run: Run, call: Call, looks: Mapping[str, Look]) -> tuple[Call, dict[s
         without: dict[str, Any] = {"alpha": alpha, f"scale_{name}": None, f"trans_{name}": "n"}
         call = call._replace(**without)
     return call, found
-
-
-def pair(run: Run, blocked: Mapping[str, Blocked]) -> tuple[Blocked, Blocked] | None:
-    """Both operands, if kernels multiply them as they are. AMD's take scales of e8m0, and where they bring elements to
-    bf16 (gfx942) that must have all numbers."""
-    if len(blocked) < 2:
-        return None
-    found = blocked["a"], blocked["b"]
-    names = [x.format.name for x in found]
-    if run.engine.platform is HIP and run.plan is None:
-        exact = run.on.target.has("mfma.f8f6f4") or not any(map(lacking, names))
-        if not (exact and all(x.format.mx for x in found)):
-            return None
-    return found
 
 
 def _operand(run: Run, call: Call, name: str, looks: Mapping[str, Look]) -> Blocked | None:
@@ -212,11 +198,10 @@ def _is_pairs(x: Any) -> bool:
     return str(getattr(x, "dtype", "")).endswith(PAIRS)
 
 
-def decoded(run: Run, name: str, x: Blocked, other: np.dtype[Any] | Blocked) -> Array:
-    """The operand as an array beside one of this dtype, or one with scales of blocks that is decoded, too."""
+def decoded(run: Run, name: str, x: Blocked, other: np.dtype[Any]) -> Array:
+    """The operand as an array beside one of this dtype."""
     bf16 = FORMATS["bf16"]
-    fits = not lacking(other.format.name) if isinstance(other, Blocked) else holds(bf16, formats.get(other))
-    wide = lacking(x.format.name) > 0 or not fits
+    wide = lacking(x.format.name) > 0 or not holds(bf16, formats.get(other))
     dtype = F32 if wide else bf16.dtype
     rows, align = x.elements.shape[-2], DECODED
     while any(n % align for n in (address(x.elements), *x.elements.strides[:-1])):

@@ -117,8 +117,8 @@ class Engine:
                 call = prologues.of_blocks(run, call, looks, blocked)
             else:
                 call = prologues.of_scaled(run, call, looks)
-            pair = blocks.pair(run, blocked)
-            a, b = self._operands(run, call, looks, blocked, pair is not None)
+            pair = (blocked["a"], blocked["b"]) if len(blocked) == 2 else None
+            a, b = self._operands(run, call, looks, blocked)
             if call.semiring is not None:
                 a, b = (x.view(np.int8) if x.dtype == bool else x for x in (a, b))
             if call.fused:
@@ -133,9 +133,8 @@ class Engine:
             run.remember([target], any_alpha=product.sums.kind != "c")
         return call.out if new is None else run.library.result(new, named["a"])
 
-    def _operands(self, run: Run, call: Call, looks: dict[str, Any], blocked: dict[str, Blocked], pair: bool
-                  ) -> Iterator[Array]:
-        """a and b as they are multiplied; a `pair` of `blocked` ones as what has their shapes, others decoded."""
+    def _operands(self, run: Run, call: Call, looks: dict[str, Any], blocked: dict[str, Blocked]) -> Iterator[Array]:
+        """a and b as they are multiplied; two `blocked` ones as what has their shapes, one is decoded."""
         for name, other in ("a", "b"), ("b", "a"):
             if name not in blocked:
                 x, trans = arguments.operand(looks[name].shadow, name), getattr(call, f"trans_{name}")
@@ -143,8 +142,8 @@ class Engine:
                     x = complex_products.conjugate(run, x)
                 yield arguments.transposed(x, trans, name)
                 continue
-            found = blocked[name].stand_in(name) if pair else blocks.decoded(
-                run, name, blocked[name], blocked.get(other) or looks[other].shadow.dtype)
+            found = blocked[name].stand_in(name) if other in blocked else blocks.decoded(
+                run, name, blocked[name], looks[other].shadow.dtype)
             vector = looks[name].shadow.ndim == 1
             yield (found[0] if name == "a" else found[:, 0]) if vector else found
 

@@ -1,13 +1,11 @@
 """An operand whose axes of m or k have no one stride, read where it is: windows of a convolution, mostly.
 
 Kernels find its elements by two tables of offsets, one for rows and one for steps of k (kernels/nvidia/gathered.py);
-on Hopper a tensor map can copy windows of images (windows.py), which has been simulated, has not run on a device, and
-is asked for by the environment variable TILEWRIGHT_IMAGE_MAPS=1. In products it is stood for by a matrix of the same
-size and alignment, whose strides nothing else has.
+on Hopper tensor maps copy windows of images (windows.py). In products it is stood for by a matrix of the same size and
+alignment, whose strides nothing else has.
 """
 from __future__ import annotations
 
-import os
 from itertools import pairwise
 from math import gcd, prod
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
     from tilewright.runtime.gpu.product import Run
 
 FORMATS = ("float16", "bfloat16", "float32", "float64")
-BY_MAPS = "TILEWRIGHT_IMAGE_MAPS"
 LEAST = 4                       # bytes of a copy past registers
 MOST = 1 << 23                  # offsets in a table, which recipes keep on the device: 32 MB
 Axes = tuple[tuple[int, int], ...]      # (extent, elements from one to the next), the last one the innermost
@@ -62,8 +59,8 @@ def recipe(driver: Any, on: Any, problem: Gemm, shape: GpuShape, gather: Gather,
     if not role:
         raise AssertionError(f"the operand that tables describe is none of a {shape}")
     placed: dict[str, Any] = {f"vector_{role}": gather.vector, f"near_{role}": MOST_ROWS}
-    images = windows(gather, bits_of(problem.a) // 8, problem.batch, more.get(f"stride_{role}", 0)) if (
-        os.environ.get(BY_MAPS) == "1") else None
+    item = bits_of(problem.a) // 8
+    images = windows(gather, item, problem.batch, more.get(f"stride_{role}", 0)) if item == 2 else None
     if images:
         placed |= {f"align_{role}": WIDEST, f"pitch_{role}": gcd(LINE, *images.map.strides)}
         more |= images.values

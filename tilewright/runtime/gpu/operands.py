@@ -117,8 +117,6 @@ def shape_of(problem: Gemm, target: Any, a: Array, b: Array, c: Array) -> gpu_sh
 
 def of_block_scaled(kernel: Any, a: Array, b: Array, c: Array) -> Any:
     """The kernel for block-scaled operands that lie so, a and b as bytes [..., rows, k] and [..., k, columns]."""
-    if not hasattr(kernel, "of_blocks"):            # AMD's, which have no passes
-        return kernel
     return kernel.of_blocks(shape_of(kernel.problem, kernel.target, a, b, c))
 
 
