@@ -60,7 +60,8 @@ def test_what_is_seen_and_computed(function, shapes, words):
         if (whole and any(isinstance(x, float) for x in shapes)) or (dtype is np.int8 and function in BEYOND_INT8):
             continue
         args = numbers(rng, shapes, dtype)
-        found = tw.optimize(function, *args, search=dtype is not np.int8)       # i64 has the search of whole numbers
+        search = dtype is np.float32 or (dtype is np.int64 and max(shapes[0]) < 256)    # one of floats, one of integers
+        found = tw.optimize(function, *args, search=search)
         if dtype is np.float32:
             assert words in str(found)
             assert found.recognised == ((function, shapes, words) in TAKEN)
@@ -71,7 +72,7 @@ def test_what_is_seen_and_computed(function, shapes, words):
 
 
 @pytest.mark.parametrize("how", ["columns", "reversed", "gaps"])
-@pytest.mark.parametrize(("function", "shapes", "words"), named([x for x in TAKEN if 300 not in x[1][0]]))
+@pytest.mark.parametrize(("function", "shapes", "words"), named([x for x in TAKEN if 260 not in x[1][0]]))
 def test_strides(function, shapes, words, how):
     rng = np.random.default_rng(7)
     args = [turned(x, how) if isinstance(x, np.ndarray) else x for x in numbers(rng, shapes, np.float32)]

@@ -7,12 +7,13 @@ import pytest
 import tilewright as tw
 from tests.helpers.gpus import machine
 from tests.nests.cases import biased as product
-from tests.nests.contractions import shortest_paths as floyd, vector as matvec
+from tests.nests.contractions import convolution_nhwc, shortest_paths as floyd, vector as matvec
 from tests.nests.golden import three_loops as matmul
 from tilewright import targets
 from tilewright.nests.schedules.compiled import Compiled
 from tilewright.nests.schedules.schedule import schedule
-from tilewright.nests.search import search, stored
+from tilewright.nests.search import rules, search, stored
+from tilewright.nests.search.estimate import unrolled_statements
 from tilewright.nests.search.rules import candidates
 from tilewright.plans.measured import store
 from tilewright.runtime.gpu.driver import LibraryError
@@ -137,6 +138,12 @@ def test_sums_stay_in_registers():
     (tile,) = first.buffers.values()
     assert tile.space == "registers"
     assert 8 <= tile.shape[0] * tile.shape[1] // 16 <= 28
+
+
+def test_no_candidate_is_code_that_takes_seconds_to_compile():
+    """The sums of this convolution, loops cut apart around them, would be 336 registers and a megabyte of code."""
+    s = schedule(convolution_nhwc, *[np.zeros(x, np.int64) for x in ((2, 8, 9, 3), (3, 3, 3, 4), (2, 6, 7, 4), (4,))])
+    assert max(unrolled_statements(c.schedule.now) for c in candidates(s, targets.target("x86-avx2"))) <= rules.COPIES
 
 
 def test_floyd_and_warshall_keep_k_outermost():

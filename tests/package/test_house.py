@@ -63,7 +63,7 @@ MOST = {
     "functions over 60 lines": 36,
     "files over 400 lines": 0,
     "lines of the library": 74580,
-    "lines of loop nests": 12119,
+    "lines of loop nests": 12127,
     "lines of the lab": 27807,
     "lines of other engines": 8195,
 }

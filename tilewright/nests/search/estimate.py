@@ -55,6 +55,12 @@ def estimate(s: Scheduled, target: object, threads: int = 1) -> Estimate:
     return Estimate(longest + OVERLAP * (sum(parts.values()) - longest) + STARTING * (ways > 1), parts)
 
 
+def unrolled_statements(s: Scheduled) -> int:
+    """Statements that the code has: loops that are unrolled make some of each."""
+    return sum(prod([x.extent or 1 for x in _unrolled(s, [d], [y for y in around if isinstance(y, For)])])
+               for d, around in s.statements)
+
+
 def _extents(loops: Sequence[For]) -> dict[str, float]:
     """Rounds of each; those whose bound depends on another loop have half of the most."""
     within = ranges(loops)

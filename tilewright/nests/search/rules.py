@@ -20,7 +20,7 @@ from tilewright.nests.schedules.joining import joinable
 from tilewright.nests.schedules.schedule import Schedule
 from tilewright.nests.schedules.scheduled import Illegal
 from tilewright.nests.search.bands import Band, bands, imperfect
-from tilewright.nests.search.estimate import estimate
+from tilewright.nests.search.estimate import estimate, unrolled_statements
 from tilewright.nests.search.gpu_rules import gpu_candidates
 from tilewright.nests.search.moves import Move, lanes_of, moved
 from tilewright.nests.tree import For
@@ -32,6 +32,7 @@ POINTS = (8, 16, 12, 10, 9, 7, 6, 5, 4)     # rounds of a loop that are cut apar
 JOINED = (8, 16, 6, 4, 12, 10, 7, 5, 11, 3, 1)  # rounds of loops that are joined
 ALONE = 1.0                                 # seconds, of loops that no rule puts on a GPU's threads
 SHAPES = 4                                  # of register tiles that are tried
+COPIES = 400                                # statements of unrolled code; LLVM takes seconds for twice as many
 
 
 class Candidate(NamedTuple):
@@ -48,7 +49,8 @@ def candidates(s: Schedule, target: Any, threads: int = 1) -> list[Candidate]:
     found = {"as written": s}
     for start, words in _separated(s):
         for x, said in _moved(start, target):
-            found.setdefault(", ".join(filter(None, (words, said))), x)
+            if unrolled_statements(x.now) <= COPIES:
+                found.setdefault(", ".join(filter(None, (words, said))), x)
     if threads > 1:
         found = {words: _shared(x, threads) for words, x in found.items()}
     every = [Candidate(x, words, estimate(x.now, target, threads).seconds) for words, x in found.items()]
