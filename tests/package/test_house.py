@@ -62,8 +62,8 @@ MOST = {
     "lines of the body of matmul": 31,
     "functions over 60 lines": 36,
     "files over 400 lines": 0,
-    "lines of the library": 74580,
-    "lines of loop nests": 12127,
+    "lines of the library": 74601,
+    "lines of loop nests": 12129,
     "lines of the lab": 27807,
     "lines of other engines": 8195,
 }
