@@ -64,7 +64,7 @@ MOST = {
     "files over 400 lines": 0,
     "lines of the library": 74601,
     "lines of loop nests": 12129,
-    "lines of the lab": 27807,
+    "lines of the lab": 27821,
     "lines of other engines": 8195,
 }
 OTHERS = "dask/", "mpi/", "numpy/", "jax/", "checkpoints/", "torch/distributed/"  # what serves programs of others
