@@ -248,6 +248,23 @@ def models(report: Report, options: dict[str, str]) -> str:
     return markdown(head, [[job, *(row.get(kind, "-") for kind in kinds)] for job, row in rows.items()], left=head[:1])
 
 
+def studied(report: Report, options: dict[str, str]) -> str:
+    """Cases of a script of bench/: what each is, our time, and the others' times over that."""
+    del options
+    (found,) = (x for x in report.extra.values() if isinstance(x, list))
+    left_out = "failed", "seconds", "kernels", "bytes", "batch", "expected", "predicted", "plan"
+    about = [key for key in found[0] if key not in left_out]
+    others = list(dict.fromkeys(side for x in found for side in x["seconds"] if side != OURS))
+    rows = []
+    for x in found:
+        times = x["seconds"]
+        said = [" x ".join(map(str, each)) if isinstance(each, list) else str(each) for each in map(x.get, about)]
+        rows.append([*said, f"{1e6 * spread(times[OURS]).median:.1f}",
+                     *(f"{spread(ratios(times[side], times[OURS])).median:.2f}" if side in times else "-"
+                       for side in others)])
+    return markdown([*about, "µs", *(f"x {side}" for side in others)], rows, left=about)
+
+
 def gpu_epilogues(report: Report, options: dict[str, str]) -> str:
     """of=products: products with an epilogue on a GPU, beside others' times; of=host: microseconds per call."""
     if options["of"] == "host":
@@ -312,8 +329,8 @@ def records(kind: str, report: Report, options: dict[str, str]) -> str:
     return markdown(head, rows, left=head[:1])
 
 
-_KINDS = (rates, summary, peers, machine, tiles, counts, step, tflops, formats, programs, models, gpu_epilogues,
-          gpu_semirings)
+_KINDS = (rates, summary, peers, machine, tiles, counts, step, tflops, formats, programs, models, studied,
+          gpu_epilogues, gpu_semirings)
 FIGURES: dict[str, Callable[[Report, dict[str, str]], str]] = {
     **{f.__name__: f for f in _KINDS},
     "gpu_machine": machine, "gpu_summary": partial(summary, cublas=True), "gpu_rates": partial(gpu_table, rate_columns),

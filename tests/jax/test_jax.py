@@ -10,6 +10,8 @@ jax = pytest.importorskip("jax")
 from jax import numpy as jnp  # noqa: E402
 
 import tilewright.jax as twj  # noqa: E402
+from tests.helpers import gpus  # noqa: E402
+from tests.jax.frames import Frame  # noqa: E402
 from tilewright.jax import ffi  # noqa: E402
 
 
@@ -114,6 +116,23 @@ def test_a_call_is_its_text():
     ones = np.ones((2, 2), np.float32)
     ffi._call(text.encode())([ones, ones, np.float32([3, 4])], out)
     assert (out == [[5, 6], [5, 6]]).all()
+
+
+def test_calls_like_an_earlier_one_on_a_device(monkeypatch):
+    """They take what that one came to, with other buffers on another stream, and no others do."""
+    there, call, made = gpus.machine(monkeypatch, "sm_90a"), ffi._call, []
+    monkeypatch.setattr(ffi, "_records", {})
+    monkeypatch.setattr(ffi, "_call", lambda text: made.append(text) or call(text))
+    epilogue = trace(lambda acc, bias: acc + bias, {"acc": "float", "bias": "float"}).text
+    text = ffi.describe("ij,jk->ik", None, epilogue, ("bias",))
+    for m, stream, expected in ((40, 0, 1), (40, 7, 1), (24, 7, 2), (40, 7, 2)):
+        a, b, bias, c = (there.array(gpus.aligned(np.random.default_rng(m + stream).integers(-3, 4, x).astype("f4")))
+                         for x in ((m, 32), (32, 16), 16, (m, 16)))
+        frame = Frame(text, *((x.pointer, 11, x.shape) for x in (a, b, bias, c)), stream=stream)
+        assert not ffi._execute(True, frame.address)
+        there.machine.run(stream)
+        assert (c.host == a.host @ b.host + bias.host).all()
+        assert len(made) == expected
 
 
 def test_errors():

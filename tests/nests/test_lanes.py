@@ -171,6 +171,8 @@ def test_refused():
     rows = schedule(rowsums, np.ones((5, 70), np.float32), np.ones(5, np.float32))
     with pytest.raises(Illegal, match=r"bind loops to block\.x and thread\.y before, not to nothing"):
         rows.lanes()
+    with pytest.raises(Illegal, match="X_buf is a buffer of the CTA, to which lanes would write for several rounds"):
+        rows.stage("X", "j", ("j",), "memory").bind(i="block.x").lanes()
     with pytest.raises(Illegal, match="a multiple of 32 threads up to 1024, not 48"):
         rows.bind(i="block.x").lanes(48)
     with pytest.raises(Illegal, match=r"nothing may be bound to thread\.y"):

@@ -62,10 +62,10 @@ MOST = {
     "lines of the body of matmul": 31,
     "functions over 60 lines": 36,
     "files over 400 lines": 0,
-    "lines of the library": 74580,
-    "lines of loop nests": 12127,
-    "lines of the lab": 27807,
-    "lines of other engines": 8195,
+    "lines of the library": 74601,
+    "lines of loop nests": 12129,
+    "lines of the lab": 27821,
+    "lines of other engines": 8222,
 }
 OTHERS = "dask/", "mpi/", "numpy/", "jax/", "checkpoints/", "torch/distributed/"  # what serves programs of others
 NESTS = "nests/"         # the folder of users' loops, counted by itself: it is no part of how products are made

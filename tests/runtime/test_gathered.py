@@ -61,6 +61,21 @@ def test_channels_first(monkeypatch, chip, subscripts):
     assert ("_gathered_" in products[0]) == (chip == "sm_80")
 
 
+@pytest.mark.parametrize("chip", ["sm_90a", "gfx942"])
+def test_copies_that_transpose_go_by_tiles_in_shared_memory(monkeypatch, chip):
+    """As of images to channels last; not where rows are too short for 16 bytes."""
+    on = machine(monkeypatch, chip)
+    for shape, dtype, tiled in (((3, 24, 35), np.float16, True), ((2, 33, 70), np.float32, False),
+                                ((2, 68, 17), np.float32, True), ((1, 8, 64), np.float16, False)):
+        x = aligned(np.random.default_rng(3).integers(-30, 30, shape).astype(dtype))
+        result = aligned(np.full((shape[0], *shape[:0:-1]), 99, dtype))
+        on.machine.launches.clear()
+        tw.einsum("nab->nba", on.array(x), out=on.array(result))
+        on.finish()
+        np.testing.assert_array_equal(result, x.transpose(0, 2, 1))
+        assert ["rewrite" in str(x[0]) for x in on.machine.launches] == [tiled]
+
+
 def test_with_an_epilogue_and_again(monkeypatch):
     """Bias and relu in the kernel; a second call with other arrays repeats it."""
     rng = np.random.default_rng(2)

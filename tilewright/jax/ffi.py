@@ -11,7 +11,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from ctypes import c_void_p
 from functools import lru_cache, partial
 from pathlib import Path
@@ -23,10 +23,11 @@ import numpy as np
 
 import tilewright
 from tilewright import formats
-from tilewright.api import as_matmul
+from tilewright.api import as_matmul, tensor_repeats
 from tilewright.expressions.operations import CONVERSIONS
 from tilewright.expressions.program import Expression
 from tilewright.expressions.tracing import apply, cast
+from tilewright.runtime import repeats
 from tilewright.runtime.gpu import dlpack
 from tilewright.runtime.gpu.arrays import CUDA, Library, Look, shadow
 
@@ -42,7 +43,6 @@ ERROR_CREATE, STREAM_GET, DEVICE_GET = 48, 80, 184      # places of functions in
 
 # Places of 8-byte words in XLA_FFI_CallFrame, and of the sizes of its parts
 SIZE, EXTENSION, API, CONTEXT, ARGS, RESULTS, ATTRIBUTES = 0, 1, 2, 3, 5, 10, 15
-PARTS = {ARGS: 40, RESULTS: 40, ATTRIBUTES: 48}
 COUNT, ALL, ALL_ATTRIBUTES = 2, 4, 5            # of a part, and the addresses of what it has
 DTYPE, DATA, RANK, DIMS = 2, 3, 4, 5            # of XLA_FFI_Buffer
 
@@ -57,10 +57,13 @@ def _text(address: int) -> bytes:
 def _ask(frame: int, place: int, *words: int) -> list[int]:
     """Call one of XLA's functions with a structure of these words behind its first two; they are given back, with the
     function's result, 0 or an error, behind them."""
-    function = _words[_words[frame // 8 + API] // 8 + place // 8]
+    function = _entry(_words[_words[frame // 8 + API] // 8 + place // 8])
     asked = (ctypes.c_size_t * (len(words) + 2))(8 * len(words) + 16, 0, *words)
-    error = ctypes.PYFUNCTYPE(c_void_p, c_void_p)(function)(ctypes.addressof(asked)) or 0
+    error = function(ctypes.addressof(asked)) or 0
     return [*asked[2:], error]
+
+
+_entry = lru_cache(maxsize=64)(ctypes.PYFUNCTYPE(c_void_p, c_void_p))
 
 
 def _error(frame: int, message: str, code: int) -> int:
@@ -127,21 +130,25 @@ def describe(subscripts: str, threads: int | None, epilogue: str | None, operand
     return json.dumps({"subscripts": subscripts, "threads": threads, "epilogue": epilogue, "operands": operands})
 
 
-def _execute(where: Callable[[int], Callable[[int], Any]], address: int) -> int:
-    """XLA_FFI_Handler. `where` says of a frame how its buffers become arrays."""
+def _execute(on_device: bool, address: int) -> int:
+    """XLA_FFI_Handler."""
     frame = address // 8
     if (extension := _words[frame + EXTENSION] // 8) and _words[extension + 1] & 0xffff_ffff == METADATA:
         # {size, type, next, metadata}; that is {size, {size, extension, major, minor}, ...}
         major, minor = _version()
         _words[_words[extension + 3] // 8 + 3] = minor << 32 | major
         return 0
-    if any(_words[frame + part] != size for part, size in PARTS.items()):
+    if not _words[frame + ARGS] == _words[frame + RESULTS] == 40 == _words[frame + ATTRIBUTES] - 8:
         return _error(address, "tilewright does not know this version of XLA's FFI: update one of both", INTERNAL)
     try:
-        run = _call(_text(_words[_words[frame + ATTRIBUTES + ALL_ATTRIBUTES] // 8]))
-        array, first = where(frame), _words[frame + ARGS + ALL] // 8
-        arrays = [array(x) for x in _words[first:first + _words[frame + ARGS + COUNT]]]
-        run(arrays, array(_words[_words[frame + RESULTS + ALL] // 8]))
+        text = _text(_words[_words[frame + ATTRIBUTES + ALL_ATTRIBUTES] // 8])
+        first, count = _words[frame + ARGS + ALL] // 8, _words[frame + ARGS + COUNT]
+        buffers = [*_words[first:first + count], _words[_words[frame + RESULTS + ALL] // 8]]
+        if on_device:
+            _run_on_device(frame, text, buffers)
+        else:
+            *arrays, out = map(_in_host, buffers)
+            _call(text)(arrays, out)
     except BaseException as error:  # it must not leave this function, which XLA called
         return _error(address, f"tilewright: {type(error).__name__}: {error}", INTERNAL)
     return 0
@@ -189,12 +196,32 @@ class _OnDevice(dlpack.DeviceArray):
         return self.address
 
 
-def _on_device(frame: int) -> Callable[[int], _OnDevice]:
+def _run_on_device(frame: int, text: bytes, buffers: Sequence[int]) -> None:
     context = _words[frame + CONTEXT]
     (_, stream, error), (_, device, more) = (_ask(8 * frame, x, context, 0) for x in (STREAM_GET, DEVICE_GET))
     if error or more:
         raise RuntimeError("XLA does not say stream and device")
-    return partial(_OnDevice, device & 0x7fff_ffff, stream or CUDA.default_stream)
+    device, stream = device & 0x7fff_ffff, stream or CUDA.default_stream
+    key, at = [text, device], list[int]()
+    for buffer in buffers:
+        dtype, data, rank, dims = _words[buffer // 8 + DTYPE:buffer // 8 + DIMS + 1]
+        at.append(data)
+        key += dtype & 0xffff_ffff, data & LIBRARY.alignment, rank, *_words[dims // 8:dims // 8 + rank]
+    record, order = _records.get(tuple(key), (None, ()))
+    if record is not None and not record.run([at[i] for i in order], (), (), 1, stream):
+        return
+    with repeats.watching() as ran:
+        *arrays, out = [_OnDevice(device, stream, x) for x in buffers]
+        _call(text)(arrays, out)
+    if len(ran) == 1 and {*ran[0][1]} <= {*at} and len({*at}) == len(at) and not tensor_repeats.recording:
+        if len(_records) >= repeats.MOST:
+            _records.clear()
+        _records[tuple(key)] = ran[0][0], tuple(map(at.index, ran[0][1]))
+
+
+# What calls with the same text, formats, shapes and device repeat, and which buffers its addresses are of
+_records: dict[tuple[Any, ...], tuple[repeats.Record, tuple[int, ...]]] = {}
+repeats.derived.append(_records)
 
 
 class _Xla(Library):
@@ -219,8 +246,7 @@ class _Xla(Library):
 LIBRARY = _Xla(CUDA)
 PLATFORM: Any = SimpleNamespace(own=LIBRARY, name=CUDA.name, kinds=CUDA.kinds)      # by which it is found
 _HANDLER = ctypes.CFUNCTYPE(c_void_p, c_void_p)
-_handlers = {"cpu": _HANDLER(partial(_execute, lambda frame: _in_host)),
-             "CUDA": _HANDLER(partial(_execute, _on_device))}
+_handlers = {"cpu": _HANDLER(partial(_execute, False)), "CUDA": _HANDLER(partial(_execute, True))}
 
 
 def register() -> None:

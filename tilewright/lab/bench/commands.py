@@ -92,8 +92,7 @@ def measured_peaks(dtypes: Iterable[str], options: Options) -> dict[str, float]:
 
 
 def bench(options: Options, console: Console, minutes: float | None = None) -> int:
-    """The comparison with the peers, in so many minutes, for which the article's suite has sizes chosen; returns the
-    exit status."""
+    """The comparison with the peers, in so many minutes if given: the article's sizes that fit; the exit status."""
     quick = options.quick
     suites = options.suites or (["square"] if quick else list(shapes.DEFAULT_SUITES))
     dtypes = options.dtypes or (["f32"] if quick else list(shapes.DTYPES))
@@ -275,7 +274,8 @@ def records(kind: str, options: Options, console: Console, device: str = CPU, **
         (name, n) for name in suite.CASES for n in options.sizes or suite.SIZES[::1 + options.quick]]
     found = report.extra[kind] = []
     with Progress(console, "starting", len(cases) * len(options.threads)) as bar:
-        for each in study.records(suite, cases, options.threads, options.quick, bar.update, on, options.despite_load):
+        for each in study.records(suite, cases, options.threads, options.quick, bar.update, on, options.despite_load,
+                                  **({"on": on, "plans": options.plans} if drawn else {})):
             bar.advance()
             found.append(each)
     for line in suite.means(found) if drawn else ():

@@ -241,8 +241,10 @@ _study(
     ratios and the least.""", "records", {"kind": "attention_calls"},
     seed=_option(int | None, None, help="Shapes drawn by this seed.", show_default="the project's own shapes"),
     count=_option(int, 20, min=1, help="How many are drawn of each format."),
-    only=_list("--format", "-f", help="f32, f64, f16, bf16; on CPUs also i8 and e4m3fn: bf16 queries by keys and "
-               "values in that format.", default="f32,bf16; on a GPU bf16"),
+    only=_list("--format", "-f", help="f32, f64, f16, bf16, e4m3fn; on CPUs i8 and e4m3fn are of keys and "
+               "values, beside bf16 queries.", default="f32,bf16; on a GPU bf16"),
+    plan=_option(list[str] | None, None, "--plan", help="A plan to time too, as `tilewright plan --attention` "
+                 "writes it; repeatable."),
     device=DEVICE, quick=_quick("Fewer rounds, and of the project's shapes four."), threads=THREADS,
     despite_load=DESPITE_LOAD, number=NUMBER, **WRITTEN)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -27,11 +26,12 @@ def loops(
 
     import tilewright as tw
     from tilewright import formats
+    from tilewright.lab.show import own
 
     kind = formats.get(dtype, "--dtype").dtype
     rng = np.random.default_rng(0)
     args = [_argument(text, kind, rng) for text in arguments or []]
-    python = _function(function)
+    python = own.named(function, "FUNCTION")
     chip = None if target == "native" else common.target(target)
     try:
         found = tw.optimize(python, *args, target=chip, timed=not without_device, progress=True)
@@ -52,15 +52,3 @@ def _argument(text: str, dtype: Any, rng: Any) -> Any:
         except ValueError:
             raise BadInput(f"ARGUMENT must be a shape such as 512x512 (512x: of one axis), a whole number or a float, "
                            f"not {text!r}") from None
-
-
-def _function(text: str) -> Any:
-    import runpy
-
-    path, _, name = text.rpartition(":")
-    if not path or not Path(path).is_file():
-        raise BadInput(f"FILE.py:FUNCTION must name a file that is there, not {text!r}")
-    found = runpy.run_path(path).get(name)
-    if found is None:
-        raise BadInput(f"{path} has no {name}")
-    return found

@@ -15,14 +15,20 @@ from tilewright.lab.show.runs import Launch
 from tilewright.targets import CpuTarget, Target
 
 
-def of_file(text: str, arguments: Sequence[str], target: Target, grid: str | None) -> Launch:
-    """The launch of an emitter, or what `tilewright.kernel` made of one. ValueError for what cannot be shown."""
+def named(text: str, what: str) -> Any:
+    """What a file of Python has by a name, FILE.py:NAME. ValueError where there is none."""
     path, _, name = text.rpartition(":")
     if not path or not Path(path).is_file():
-        raise ValueError(f"FILE.py:KERNEL must name a file that is there, not {text!r}")
+        raise ValueError(f"FILE.py:{what} must name a file that is there, not {text!r}")
     found = runpy.run_path(path).get(name)
     if found is None:
         raise ValueError(f"{path} has no {name}")
+    return found
+
+
+def of_file(text: str, arguments: Sequence[str], target: Target, grid: str | None) -> Launch:
+    """The launch of an emitter, or what `tilewright.kernel` made of one. ValueError for what cannot be shown."""
+    found, name = named(text, "KERNEL"), text.rpartition(":")[2]
     with callers():
         emit = getattr(found, "emit", found)
         function = found.function(target) if hasattr(found, "function") and emit is found else emit()

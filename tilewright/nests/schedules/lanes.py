@@ -42,6 +42,8 @@ def lanes(s: Scheduled, threads: int) -> Done:
     if not marks or any(not x.startswith("block") and x != "thread.y" for x in marks):
         raise Illegal("lanes share what is inside of CTAs, or of rows of their threads: bind loops to block.x and "
                       f"thread.y before, not to {', '.join(marks) or 'nothing'}")
+    if staged := [d.target.array for d, _ in s.statements if s.space(d.target.array) in ("shared", "memory")]:
+        raise Illegal(f"{staged[0]} is a buffer of the CTA, to which lanes would write for several rounds at once")
     if threads > WARP and "thread.y" in marks:
         raise Illegal("lanes of several warps are all threads of a CTA: nothing may be bound to thread.y")
     sharing = _Sharing(s, threads)

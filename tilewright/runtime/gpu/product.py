@@ -18,6 +18,7 @@ import numpy as np
 from tilewright.expressions.numerics import SWAPPED, Numerics
 from tilewright.plans.common import NoPlan
 from tilewright.plans.gpu_shape import MOST_BATCH, WIDEST
+from tilewright.plans.passes import SIDE
 from tilewright.plans.small_rules import MOST as MOST_SMALL
 from tilewright.rules import arguments, shapes
 from tilewright.rules.arguments import Array
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 
 MOST_Z = 65535          # workgroups along y and z
 COPY = "tilewright.kernels.gpu.copy:emit_copy"
+TURN = "tilewright.kernels.gpu.rewrite:emit_rewrite"
+MOVED = {2: "bf16", 4: "f32"}       # formats of so many bytes, by which it moves all such
+LEAST_TURNED = 16       # rows and columns of matrices that it copies
 
 
 class Run:
@@ -216,6 +220,8 @@ class Run:
         """Copy stacks of matrices in one launch."""
         if abs(target.strides[1]) < abs(target.strides[2]):  # lanes go along the smaller stride
             source, target = transposed(source), transposed(target)
+        if scale == 1.0 and self._turned(source, target):
+            return
         function = self.kernel(COPY, SOURCE=format_of(source.dtype), TARGET=format_of(target.dtype))
         (count, rows, columns), (x, y) = target.shape, function.threads
         (mss, rss, css), (mst, rst, cst) = ([s // x.itemsize for s in x.strides] for x in (source, target))
@@ -224,6 +230,21 @@ class Run:
                 "source": source, "rss": rss, "css": css, "target": target, "rst": rst,
                 "cst": cst, "mss": mss, "mst": mst}
         self.launch(function, (-(-columns // x), min(-(-rows // y), MOST_Z), count), args)
+
+    def _turned(self, source: Array, target: Array) -> bool:
+        """Copy by tiles in shared memory, if columns of the source and rows of the target are contiguous; False, and
+        nothing done, of others."""
+        (count, rows, columns), item = target.shape, target.itemsize
+        stacked = count == 1 or target.strides[0] == rows*columns*item
+        if (source.dtype != target.dtype or item not in MOVED or min(rows, columns) < LEAST_TURNED or not stacked
+                or target.strides[1:] != (columns*item, item) or source.strides[1] != item
+                or columns*item % WIDEST or address(target) % WIDEST or np.may_share_memory(source, target)):
+            return False
+        function = self.kernel(TURN, FORMAT=MOVED[item], ALONG_K=False, BATCH=True)
+        self.launch(function, (-(-rows // SIDE) * -(-columns // SIDE) * count,), {
+            "rows": rows, "depth": columns, "a": source, "lda": source.strides[2] // item,
+            "stride_a": source.strides[0] // item, "target": target, "ld": columns})
+        return True
 
     # ---- products
 

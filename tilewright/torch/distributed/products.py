@@ -116,7 +116,8 @@ def _how(kind: str, text: str, group: dist.ProcessGroup, p: Product, device: tor
 
 
 def _bytes(x: Tensor) -> Tensor:
-    return x.contiguous().view(torch.uint8)
+    """Its memory by rows; torch calls a tensor without elements contiguous, whatever its strides."""
+    return (x.contiguous() if x.numel() else x.new_empty(x.shape)).view(torch.uint8)
 
 
 def gathered(x: Tensor, group: dist.ProcessGroup) -> Tensor:

@@ -1,11 +1,12 @@
 """Calls of tilewright.attention beside torch's scaled_dot_product_attention and, on a GPU, flex_attention.
 
 Without a seed: shapes of the project's goals, on a GPU D = 64 and 128 with 1,024, 4,096 and 16,384 tokens, full and
-causal, and decoding; with one, shapes drawn at random: queries log-uniform in 1 ... 3000 (GPU: 1 ... 8192), keys at
-least as many, up to 4000 (32768), D of 64, 80 and 128 (64, 128), heads shared by 1 or 4, half of the squares causal
-("upper left", as torch has it). Of CACHES queries are bf16, and keys and values in that format; torch, which has none
-of these, is given the same numbers in bf16. Some rows of every result are compared with float64 before anything is
-timed, by norms, since results are means.
+causal, decoding, and scores with functions that flex_attention has, too (a soft cap; "alibi", slopes); with one, shapes
+drawn at random: queries log-uniform in 1 ... 3000 (GPU: 1 ... 8192), keys at least as many, up to 4000 (32768), D of
+64, 80 and 128 (64, 128), heads shared by 1 or 4, half of the squares causal ("upper left", as torch has it). Of CACHES
+queries are bf16 on CPUs, and keys and values in that format; torch, which has none of these, is given the same numbers
+in bf16. Some rows of every result are compared with float64 before anything is timed, by norms, since results are
+means.
 """
 
 from __future__ import annotations
@@ -31,12 +32,15 @@ CHECKED = 8                     # rows
 ERRORS = {"f64": 1e-12, "f32": 1e-5, "f16": 2e-3, "bf16": 2e-2, "e4m3fn": 0.1}      # of a row's norm
 FORMATS_OF = {CPU: ("f32", "bf16"), GPU: ("bf16",)}
 CACHES = "i8", "e4m3fn"         # formats of keys and values of bf16 queries
+ALIBI = " alibi"                # behind a text: SLOPE (head + 1) (j - i) is added to scores
+SCORED = "4x16x4096x128 bf16 softcap=20.0", "4x16x4096x128 bf16 causal upper" + ALIBI
+SLOPE = 0.02
 FACTOR = 1 / 32                 # of keys and values in i8
 
 
 def rate(x: study.Record) -> str:
     """TFLOP/s; GB/s of keys and values where there is one query."""
-    problem = Attention.parse(x["case"])
+    problem = Attention.parse(x["case"].removesuffix(ALIBI))
     if study.OURS not in x["seconds"]:
         return ""
     seconds = study.median(x)
@@ -52,8 +56,10 @@ COLUMNS = (("attention", lambda x: str(x["case"])), ("threads", lambda x: str(x[
 
 def cases(options: Any, device: str, seed: int | None, count: int) -> list[tuple[str, int]]:
     """Texts of the attentions that are measured, and their queries."""
-    every = problems(seed, count, options.only or FORMATS_OF[device], device)
-    return [(str(x), x.queries) for x in (every[:4] if options.quick and seed is None else every)]
+    kinds = options.only or FORMATS_OF[device]
+    every = [(str(x), x.queries) for x in problems(seed, count, kinds, device)]
+    every += [(text, 4096) for text in SCORED] if device == GPU and "bf16" in kinds and seed is None else []
+    return every[:4] if options.quick and seed is None else every
 
 
 def problems(seed: int | None, count: int, formats: Iterable[str], device: str) -> list[Attention]:
@@ -90,26 +96,32 @@ def _drawn(pick: random.Random, kinds: dict[str, Any], gpu: bool) -> Attention:
                      after=0 if causal else None, upper=causal, **kinds)
 
 
-def make(text: str, n: int, threads: int, on: Any = None) -> study.Case:
-    """The calls of the attention of this text on torch's tensors: on the CPU, or on a GPU."""
+def _sloped(score: Any, i: Any, j: Any, head: Any) -> Any:
+    return score + SLOPE * (head + 1) * (j - i)
+
+
+def make(text: str, n: int, threads: int, on: Any = None, plans: Iterable[str] = ()) -> study.Case:
+    """The calls of the attention of this text, also by these plans, on torch's tensors: on the CPU, or on a GPU."""
     import torch
 
     torch.set_num_threads(threads)
-    problem = Attention.parse(text)
+    problem, sloped = Attention.parse(text.removesuffix(ALIBI)), text.endswith(ALIBI)
     arrays = attention.random(replace(problem, q="f32", kv="i8" if problem.kv == "i8" else "f32", out="f32"))
     dtypes = {"f32": torch.float32, "f64": torch.float64, "f16": torch.float16, "bf16": torch.bfloat16,
               "i8": torch.int8, "e4m3fn": torch.float8_e4m3fn}
     tensors = [torch.from_numpy(x).to(dtypes[kind]) for x, kind in zip(arrays, (problem.q, problem.kv, problem.kv))]
     tensors = [x.to(on.name) for x in tensors] if on else tensors
-    factors: dict[str, Any] = {name: np.float32(FACTOR) for name in ("k_scale", "v_scale") if problem.factors}
-    ours = partial(tw.attention, causal="upper left" if problem.band else False, **factors)
-    wide = [tensors[0], *(x.to(tensors[0].dtype) * (FACTOR if problem.factors else 1) for x in tensors[1:])] \
-        if problem.kv in CACHES else tensors
-    return study.Case({}, {study.OURS: [(ours, tuple(tensors))], **_peers(problem, wide, on)},
-                      partial(_wrong, problem, wide), flops=problem.flops)
+    options: dict[str, Any] = {name: np.float32(FACTOR) for name in ("k_scale", "v_scale") if problem.factors}
+    options |= {"bias": _sloped} if sloped else {"softcap": problem.softcap} if problem.softcap else {}
+    ours = partial(tw.attention, causal="upper left" if problem.band else False, **options)
+    wide = [x.to(torch.bfloat16) * (factor if problem.factors else 1) for x, factor in zip(tensors, (1, FACTOR, FACTOR))
+            ] if problem.kv in CACHES else tensors
+    own = {plan: [(partial(ours, plan=plan), tuple(tensors))] for plan in plans}
+    return study.Case({}, {study.OURS: [(ours, tuple(tensors))], **own, **_peers(problem, sloped, wide, on)},
+                      partial(_wrong, problem, sloped, wide), flops=problem.flops)
 
 
-def _peers(problem: Attention, tensors: list[Any], on: Any) -> dict[str, list[Any]]:
+def _peers(problem: Attention, sloped: bool, tensors: list[Any], on: Any) -> dict[str, list[Any]]:
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention
 
@@ -122,12 +134,14 @@ def _peers(problem: Attention, tensors: list[Any], on: Any) -> dict[str, list[An
             with sdpa_kernel(backend):
                 return sdpa(*given)
         return call
+    flex = {"flex_attention": [(_flex(problem, sloped), tuple(tensors))]}
+    if problem.score or sloped:
+        return flex
     return {"cuDNN": [(by(SDPBackend.CUDNN_ATTENTION), tuple(tensors))],
-            "FlashAttention-2": [(by(SDPBackend.FLASH_ATTENTION), tuple(tensors))],
-            "flex_attention": [(_flex(problem), tuple(tensors))]}
+            "FlashAttention-2": [(by(SDPBackend.FLASH_ATTENTION), tuple(tensors))], **flex}
 
 
-def _flex(problem: Attention) -> Any:
+def _flex(problem: Attention, sloped: bool) -> Any:
     """torch's flex_attention, compiled at its first call; causal by a mask of blocks."""
     import torch
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
@@ -136,16 +150,20 @@ def _flex(problem: Attention) -> Any:
     if problem.band:
         blocks = create_block_mask(lambda b, h, i, j: i >= j, None, None, problem.queries, problem.keys, device="cuda")
 
-    def call(*given: Any) -> Any:
-        return compiled(*given, block_mask=blocks, enable_gqa=problem.group > 1)
-    return call
+    def capped(score: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+        return problem.softcap * torch.tanh(score / problem.softcap)
+
+    change = (lambda score, b, h, i, j: _sloped(score, i, j, h)) if sloped else capped if problem.softcap else None
+    return partial(compiled, score_mod=change, block_mask=blocks, enable_gqa=problem.group > 1)
 
 
-def _wrong(p: Attention, tensors: list[Any], side: str, result: Any) -> str:
+def _wrong(p: Attention, sloped: bool, tensors: list[Any], side: str, result: Any) -> str:
     """Rows of the last head of the last sequence beside float64."""
     q, k, v = (x[-1, -1].double().cpu().numpy() for x in tensors)
     pick = np.unique(np.linspace(0, p.queries - 1, CHECKED).astype(int))
     scores = q[pick] @ k.T / math.sqrt(p.size)
+    scores = p.softcap * np.tanh(scores / p.softcap) if p.softcap else scores
+    scores += SLOPE * p.heads * (np.arange(p.keys) - pick[:, None]) * sloped
     if p.band:
         scores[np.arange(p.keys) > pick[:, None]] = -np.inf
     powers = np.exp(scores - scores.max(1, keepdims=True))
@@ -162,10 +180,10 @@ def means(rows: Iterable[study.Record]) -> list[str]:
     rows, groups = list(rows), dict[tuple[str, int, str], list[float]]()
     for x in rows:
         kind, ours = x["case"].split()[1], x["seconds"].get(study.OURS)
-        for name in PEERS if ours else ():
-            if name in x["seconds"]:
+        for name, theirs in x["seconds"].items() if ours else ():
+            if name != study.OURS:
                 groups.setdefault((kind, x["threads"], name), []).append(
-                    float(np.median(np.divide(x["seconds"][name][:len(ours)], ours[:len(x["seconds"][name])]))))
+                    float(np.median(np.divide(theirs[:len(ours)], ours[:len(theirs)]))))
     return [*(f"{kind}, {threads} threads, beside {name}: geometric mean {math.exp(np.log(ratios).mean()):.2f}, "
               f"least {min(ratios):.2f} of {len(ratios)}" for (kind, threads, name), ratios in groups.items()),
             *(f"{x['case']}: {side}: {why}" for x in rows for side, why in x.get("failed", {}).items())]
