@@ -36,7 +36,7 @@ def run(problem: tw.Gemm, **how):
     a, b = operand(problem.a, problem.shape_a, -1), operand(problem.b, problem.shape_b, -1)
     trans = {f"trans_{name}": letter == "t" for name, letter in zip("ab", problem.layout)}
     tw.matmul(a, b, out_dtype=problem.out, **trans, **how)
-    return [recipe for recipe, _ in engine._recipes.values()]
+    return [recipe for recipe, _ in engine.prepared.values()]
 
 
 @pytest.mark.parametrize("kinds", FORMATS, ids="-".join)

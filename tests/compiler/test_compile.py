@@ -84,7 +84,7 @@ def test_what_is_read_is_what_runs(problem, monkeypatch):
 
         with monkeypatch.context() as patch:
             patch.setattr(host, "load", load)
-            patch.setattr(engine, "_recipes", {})
+            patch.setattr(engine, "prepared", {})
             patch.setattr(host.host, "_tables", {})
             kernel = tw.compile(problem, plan=plan)
             kernel(*operands(problem))

@@ -527,7 +527,7 @@ def install(monkeypatch: pytest.MonkeyPatch, devices: int = 1) -> FakeDriver:
     """The fake instead of the driver for one test, and no memory of what there was before."""
     import cuda.bindings
 
-    from tilewright.runtime import repeats, run
+    from tilewright.runtime import repeats
     from tilewright.runtime.cuda import driver, module
     from tilewright.runtime.gpu import engine
 
@@ -540,7 +540,6 @@ def install(monkeypatch: pytest.MonkeyPatch, devices: int = 1) -> FakeDriver:
                  engine.NVIDIA.passes):
         monkeypatch.setattr(kept, "found", {})
     monkeypatch.setattr(module.workspaces, "zeros", {})
-    monkeypatch.setattr(run, "_launches", {})
     monkeypatch.setattr(repeats, "records", {})
     module._pool.cache_clear()
     return fake

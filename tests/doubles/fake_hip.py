@@ -426,7 +426,7 @@ def _argument(t: Any, block: bytes) -> Any:
 
 def install(monkeypatch: pytest.MonkeyPatch, arch: str = "gfx942", devices: int = 1, old: bool = False) -> FakeHip:
     """The fake instead of hip-python for one test, and no memory of what there was before."""
-    from tilewright.runtime import repeats, run
+    from tilewright.runtime import repeats
     from tilewright.runtime.gpu import engine
     from tilewright.runtime.hip import driver, module
 
@@ -438,6 +438,5 @@ def install(monkeypatch: pytest.MonkeyPatch, arch: str = "gfx942", devices: int 
     monkeypatch.setattr(driver.library, "loaded", None)
     for kept in (module.device, module.Module.kept, engine.AMD.recipes, engine.AMD.passes, module.workspaces):
         monkeypatch.setattr(kept, "found", {})
-    monkeypatch.setattr(run, "_launches", {})
     monkeypatch.setattr(repeats, "records", {})
     return fake

@@ -21,9 +21,10 @@ from gfloat import Domain, FormatInfo, RoundMode, decode_ndarray, round_ndarray
 from tests.helpers.command_line import refused, said as printed
 from tests.helpers.processes import printed as printed_alone
 from tilewright import Gemm, formats, matmul
-from tilewright.formats import FORMATS, Bool, Complex, Float, Integer, convert, explain, overview, pack, promote, unpack
+from tilewright.formats import FORMATS, Bool, Complex, Float, Integer, convert, explain, pack, promote, unpack
 from tilewright.formats.conversion import packed_bytes
 from tilewright.formats.table import holds
+from tilewright.lab.drawing import format_table
 
 SMALL = [f for f in FORMATS.values() if f.bits <= 16]
 FLOATS = [f for f in FORMATS.values() if isinstance(f, Float)]
@@ -163,7 +164,7 @@ def test_the_nan_of_the_fnuz_formats_is_one_pattern():
         assert isinstance(f, Float)
         assert f.nans == (range(0x80, 0x81),)
         assert f.zeros == (0,)
-    assert overview.row(FORMATS["e5m2fnuz"])[7:10] == ("0 00000 00", "1 00000 00", "-")
+    assert format_table.row(FORMATS["e5m2fnuz"])[7:10] == ("0 00000 00", "1 00000 00", "-")
 
 
 def test_the_table_has_the_formats_of_the_design():
@@ -720,7 +721,7 @@ def test_the_command_prints_the_table(monkeypatch):
         said = re.sub("\x1b\\[[0-9;]*m", "", call())
         assert max(map(len, said.splitlines())) <= max(int(width), 100)
         assert "…" not in said.replace("0…0", "").replace("1…1", "")
-        for row in overview.rows():
+        for row in format_table.rows():
             assert [line for line in said.splitlines() if line.split()[:1] == [row[0]]]
             assert all(cell in said for cell in row)
     assert "e5m2fnuz" in said

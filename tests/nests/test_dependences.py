@@ -5,7 +5,6 @@ import itertools
 import random
 
 import numpy as np
-import pytest
 
 from tests.nests.cases import dots, wave
 from tilewright.nests.nest import Access
@@ -35,33 +34,32 @@ def subscript(r, loops, like=None):
     return Polynomial([*terms, ((), r.randint(-3, 3))])
 
 
-@pytest.mark.parametrize("seed", range(400))
-def test_no_pair_of_rounds_is_missed(seed):
-    r = random.Random(seed)
-    loops = ["i", "j", "p"][:r.randint(1, 3)]
-    extents = {x: r.randint(1, 6) for x in loops}
-    within = {x: (0, n - 1) for x, n in extents.items()}
-    axes = r.randint(1, 2)
-    a = Access("A", tuple([subscript(r, loops) for _ in range(axes)]))
-    b = Access("A", tuple([subscript(r, loops, x) for x in a.subscripts]))
-    found, true = distances(a, b, loops, within, within), pairs(a, b, loops, extents)
-    assert all(covered(found, d) for d in true), (a, b, extents, found, true)
+def test_no_pair_of_rounds_is_missed():
+    for seed in range(400):
+        r = random.Random(seed)
+        loops = ["i", "j", "p"][:r.randint(1, 3)]
+        extents = {x: r.randint(1, 6) for x in loops}
+        within = {x: (0, n - 1) for x, n in extents.items()}
+        axes = r.randint(1, 2)
+        a = Access("A", tuple([subscript(r, loops) for _ in range(axes)]))
+        b = Access("A", tuple([subscript(r, loops, x) for x in a.subscripts]))
+        found, true = distances(a, b, loops, within, within), pairs(a, b, loops, extents)
+        assert all(covered(found, d) for d in true), (a, b, extents, found, true)
 
 
-@pytest.mark.parametrize("seed", range(100))
-def test_distances_are_exact_where_strides_nest(seed):
+def test_distances_are_exact_where_strides_nest():
     """Splits make such subscripts: i = 8 io + ii."""
-    r = random.Random(seed)
     loops = ["x", "y", "z"]
-    extents = {x: r.randint(1, 5) for x in loops}
-    within = {x: (0, n - 1) for x, n in extents.items()}
-    order = r.sample(loops, 3)
-    p, stride = polynomial(r.randint(-2, 2)), 1
-    for x in order:
-        p, stride = p + polynomial(x) * stride * r.choice([-1, 1]), stride * (2 * extents[x] + r.randint(0, 1))
-    a, b = Access("A", (p,)), Access("A", (p + r.randint(-9, 9),))
-    found = distances(a, b, loops, within, within)
-    assert set(found) == pairs(a, b, loops, extents)
+    for seed in range(100):
+        r = random.Random(seed)
+        extents = {x: r.randint(1, 5) for x in loops}
+        within = {x: (0, n - 1) for x, n in extents.items()}
+        order = r.sample(loops, 3)
+        p, stride = polynomial(r.randint(-2, 2)), 1
+        for x in order:
+            p, stride = p + polynomial(x) * stride * r.choice([-1, 1]), stride * (2 * extents[x] + r.randint(0, 1))
+        a, b = Access("A", (p,)), Access("A", (p + r.randint(-9, 9),))
+        assert {*distances(a, b, loops, within, within)} == pairs(a, b, loops, extents), seed
 
 
 def halves(A):

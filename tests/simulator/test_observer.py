@@ -11,9 +11,9 @@ import pytest
 from tilewright import simulator
 from tilewright.ir import Kernel, f32, ptr
 from tilewright.ir.lines import callers
-from tilewright.ir.without import without
 from tilewright.lab.ladder import cpu2_registers, gpu04_shared, gpu16_ring, gpu18_tma
 from tilewright.lab.ladder.steps import TENSOR_STEPS
+from tilewright.lab.show.without import without
 from tilewright.targets import target
 
 M, N, K = 64, 32, 16

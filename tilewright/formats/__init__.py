@@ -9,7 +9,7 @@
     scaled.py      Scaled, an array with a scale per row, per column or for all of it
     quantized.py   Quantized, an array in a block-scaled format; dequantize
     quantization.py  quantize: OCP's rules
-    overview.py    explain: one bit pattern taken apart; the table and the details that `tilewright formats` prints
+    patterns.py    explain: one bit pattern taken apart
 
 A record and its numbers need neither NumPy nor ml_dtypes; both are imported when a dtype or an array is asked for.
 """
@@ -38,7 +38,7 @@ from tilewright.formats.table import (
 
 if TYPE_CHECKING:
     from tilewright.formats.conversion import convert, pack, unpack
-    from tilewright.formats.overview import explain
+    from tilewright.formats.patterns import explain
     from tilewright.formats.quantization import quantize
     from tilewright.formats.quantized import Quantized, dequantize
     from tilewright.formats.scaled import Scaled
@@ -48,7 +48,7 @@ __all__ = ["ALSO_CALLED", "BLOCK_FORMATS", "FORMATS", "MULTIPLIED", "BlockFormat
            "dequantize", "explain", "find", "get", "integral", "pack", "promote", "quantize", "rank", "unpack"]
 
 # What works on arrays, and so needs NumPy, and text. No module here bears the name of a function, which would hide it.
-_LAZY = {"conversion": ("convert", "pack", "unpack"), "overview": ("explain",), "quantization": ("quantize",),
+_LAZY = {"conversion": ("convert", "pack", "unpack"), "patterns": ("explain",), "quantization": ("quantize",),
          "quantized": ("Quantized", "dequantize"), "scaled": ("Scaled",)}
 
 

@@ -253,16 +253,21 @@ def remember(like: Asked, run: Run, arrays: Sequence[Array], results: Sequence[A
              kept: Any = None, shape: tuple[int, ...] | None = None, product: Any = None) -> None:
     """What a call came to. `arrays` and `results`: these, or their shadows; `shape`: of the only result, if it is
     another than the shadow's."""
-    if len(records) >= MOST:
-        records.clear()
     library = like[0][0]
     made = tuple(library.maker(shape or x.shape, x, device) for x in results)
     if None in made:                    # in a format that the library lacks
         return
     spans, at = tuple(map(_span, (*arrays, *results))), [*map(address, (*arrays, *results))]
-    records[like[0]] = Record(run, made, spans, device, kept, product, same_memory(at, len(arrays)))
+    keep(like[0], Record(run, made, spans, device, kept, product, same_memory(at, len(arrays))), at)
+
+
+def keep(key: tuple[Any, ...], record: Record, at: list[int]) -> None:
+    """The record of calls with this key from here on, of which one ran just now with these addresses."""
+    if len(records) >= MOST:
+        records.clear()
+    records[key] = record
     if watch.ran is not None:
-        watch.ran.append((records[like[0]], at))
+        watch.ran.append((record, at))
 
 
 def filled(table: Any, rows: Sequence[int], at: list[int]) -> Any:

@@ -57,7 +57,7 @@ def _on_gpu(function: Function, args: Sequence[Any], grid: tuple[int, int, int] 
     """`asked`: the caller's `grid`."""
     from tilewright.runtime.cpu import calls
 
-    key = _alike(function, args, asked)[0]
+    key = _alike(function, args, asked)[1]
     platform, device, stream, looks, places = arrays.CUDA, None, 0, [], list[int]()
     given: list[Any] = []
     for place, ((name, value), x) in enumerate(zip(function.params, args)):
@@ -95,60 +95,44 @@ def _on_gpu(function: Function, args: Sequence[Any], grid: tuple[int, int, int] 
     prepared = driver.Prepared(driver.load(code.image, device).function(code.manifest), extents, given)
     prepared(stream)
     if key is not None and places:
-        if len(_launches) >= MOST_LAUNCHES:
-            _launches.clear()
         words = [prepared.function.parameters[place].offset // 8 for place in places]
-        program = forks.imported("tilewright.runtime.gpu.program")
-        _launches[key] = program.Kernel(prepared, words, range(len(words))), places[0]
-        _note(_launches[key][0], [given[place] for place in places])
+        launch = forks.imported("tilewright.runtime.gpu.program").Kernel(prepared, words, range(len(words)))
+        repeats.keep(key, repeats.Record(launch, (), (), device.index, None, None, ()), [given[i] for i in places])
 
 
-MOST_LAUNCHES = 1024
-
-
-# of plain arrays, which others with arrays alike repeat: the launch, and which argument is the first array
-_launches: dict[Any, tuple[Any, int]] = {}
-atexit.register(lambda: _launches.clear())      # while the driver is there to be given the code back
+atexit.register(repeats.forget)         # while the driver is there to be given the code back
 
 
 def again(function: Function, args: Sequence[Any], grid: Any) -> bool:
     """Launch as a call like this one was launched, if there was one."""
-    if not _launches:
+    first, key, pointers = _alike(function, args, grid)
+    record = None if key is None else repeats.records.get(key)
+    if record is None:
         return False
-    key, library, pointers = _alike(function, args, grid)
-    launch, first = _launches.get(key, (None, 0))
-    if launch is None:
-        return False
-    device = launch.prepared.function.device.index
-    launch(pointers, (), (), 1, library.stream(args[first], device))
-    _note(launch, pointers)
+    library: Any = arrays.library_of(first)
+    record.run(pointers, (), (), 1, library.stream(first, record.device))
+    if repeats.watch.ran is not None:
+        repeats.watch.ran.append((record, pointers))
     return True
 
 
-def _note(launch: Any, pointers: list[int]) -> None:
-    """For who wants to repeat it."""
-    if repeats.watch.ran is not None:
-        device = launch.prepared.function.device.index
-        repeats.watch.ran.append((repeats.Record(launch, (), (), device, None, None, ()), pointers))
-
-
 def _alike(function: Function, args: Sequence[Any], grid: Any) -> tuple[Any, Any, list[int]]:
-    """(what calls have in common that differ in addresses only, the arrays' library, addresses); None for the first
-    where arrays are not plain."""
+    """(the first array, what calls have in common that differ in addresses only, addresses); None for the second where
+    arrays are not plain."""
     what: list[Any] = [function, tuple(grid) if isinstance(grid, list) else grid]
-    library, pointers = None, list[int]()
+    library, first, pointers = None, None, list[int]()
     for x in args:
         if isinstance(x, (int, float)):
             what.append(x)
             continue
         if library is None:
-            library = arrays.library_of(x)
+            library, first = arrays.library_of(x), x
         plain = library.plain((x,))[0] if library is not None else None
         if plain is None or plain[1] % function.align:
-            return None, library, pointers
+            return first, None, pointers
         what.append(plain[0])
         pointers.append(plain[1])
-    return tuple(what), library, pointers
+    return first, tuple(what), pointers
 
 
 def _whole(function: Function, target: Any) -> int:

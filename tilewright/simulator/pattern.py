@@ -230,7 +230,7 @@ def patterns(warp: int, granule: int, banks: Banks) -> Patterns:
 #
 # A kernel that reads `a_smem[i, p]` for p = 0 ... 3 has four loads on record. LLVM joins them, for every GPU, where
 # they are in one basic block and the address is aligned, and a wide load passes over the banks less often than four.
-# The counts that a time is predicted from (simulator.counts) are those of joined accesses; reports are as recorded.
+# The counts that a time is predicted from (launch_counts.py) are those of joined accesses; reports are as recorded.
 
 def fused(accesses: Sequence[Access]) -> Counter[str]:
     """How many fewer accesses compiled code makes than these ones of one basic block, which have just run: by

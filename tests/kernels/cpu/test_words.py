@@ -345,7 +345,7 @@ def product(chip, a, b, sums, **how) -> tuple[np.ndarray, set[str]]:
     engine.forget()
     c = np.full((a.shape[0], b.shape[1]), 99, sums)
     engine.gemm(a, b, c, target=chip, **how)
-    return c, {recipe[0].shape.dtype for recipe in engine._recipes.values()}
+    return c, {recipe[0].shape.dtype for recipe in engine.prepared.values()}
 
 
 @pytest.mark.sampled(3)

@@ -10,9 +10,9 @@ import pytest
 
 import tilewright as tw
 from tilewright.ir import Kernel, f32, i32, ptr
+from tilewright.lab.measure import launch_counts as counts
 from tilewright.lab.tuner import bound, kernels, trial
 from tilewright.runtime.parametric import spelled
-from tilewright.simulator import counts
 from tilewright.targets import target
 
 SM = target("sm_86")

@@ -19,12 +19,12 @@ from tilewright.ir.digest import digest
 from tilewright.kernels.elementwise import each
 from tilewright.lab.ladder import tunable
 from tilewright.lab.ladder.gpu04_shared import emit_shared
+from tilewright.lab.measure import launch_counts as counts
 from tilewright.lab.tuner import bound, kernels, trial
 from tilewright.lab.tuner.child import REFERENCE, Phase
 from tilewright.lab.tuner.running import Run
 from tilewright.plans.measured import store
 from tilewright.runtime.parametric import Parametric
-from tilewright.simulator import counts
 from tilewright.targets import target
 
 SM = target("sm_86")

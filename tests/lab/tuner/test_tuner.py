@@ -665,7 +665,7 @@ def plan_in_use(m, n, k, dtype="f4"):
     c = np.empty((m, n), dtype)
     engine.gemm(a, b, c, threads=1)
     np.testing.assert_allclose(c, a @ b, rtol=1e-3, atol=1e-3)
-    ((recipe, _),) = engine._recipes.values()
+    ((recipe, _),) = engine.prepared.values()
     return recipe.plan
 
 
@@ -701,7 +701,7 @@ def test_the_builtin_gives_way(monkeypatch):
         engine.forget()
         for _ in range(3):
             tw.matmul(a, b, c)
-        assert [recipe.plan for recipe, _ in engine._recipes.values()] == [OTHER]
+        assert [recipe.plan for recipe, _ in engine.prepared.values()] == [OTHER]
     assert (c == 90).all()
 
 
@@ -896,7 +896,7 @@ def test_blocks_are_no_larger_than_the_problem():
     a = np.random.default_rng(0).standard_normal((20, 30)).astype("f4")
     engine.forget()
     np.testing.assert_allclose(tw.matmul(a, a.T, plan=large, threads=1), a @ a.T, rtol=1e-4, atol=1e-4)
-    ((recipe, _),) = engine._recipes.values()
+    ((recipe, _),) = engine.prepared.values()
     assert recipe.space <= 1 << 16
 
 

@@ -43,7 +43,8 @@ def formats(
     tilewright formats e4m3fnuz 0xc5 shows sign, exponent and mantissa, the formula with these numbers, and its value.
     In the table S stands for either sign.
     """
-    from tilewright.formats import block_format, explain, find, get, overview
+    from tilewright.formats import block_format, explain, find, get
+    from tilewright.lab.drawing import format_table
 
     if to is not None and not svg:
         raise BadInput("--output is for drawings: give --svg, too; --json FILE writes the text as data")
@@ -54,7 +55,7 @@ def formats(
         save(drawing.table(), to)
         return
     if name is None:
-        output.show(lambda: [dict(zip(overview.HEADINGS, row)) for row in overview.rows()], _table, json)
+        output.show(lambda: [dict(zip(format_table.HEADINGS, row)) for row in format_table.rows()], _table, json)
         return
     blocks = block_format(name.lower(), "NAME") if name.lower().startswith(("mx", "nv")) else None
     if blocks is not None and pattern is not None:
@@ -69,7 +70,7 @@ def formats(
         save(drawing.one(found, None if pattern is None else found.check(_number(pattern), "PATTERN")), to)
         return
     if pattern is None:
-        lines = overview.details(found) if blocks is None else overview.block_details(blocks)
+        lines = format_table.details(found) if blocks is None else format_table.block_details(blocks)
         output.show(lambda: {"format": found.name, "lines": lines},
                     lambda: typer.echo(f"{found.name}\n{output.listed(lines)}"), json)
     else:
@@ -80,10 +81,10 @@ def formats(
 
 
 def _table() -> None:
-    from tilewright.formats import overview
+    from tilewright.lab.drawing import format_table
 
-    right = [overview.HEADINGS.index(heading) for heading in ("bits", "bias")]
-    typer.echo(output.table([overview.HEADINGS, *overview.rows()], right))
+    right = [format_table.HEADINGS.index(heading) for heading in ("bits", "bias")]
+    typer.echo(output.table([format_table.HEADINGS, *format_table.rows()], right))
     for sentence in LEGEND:
         typer.echo(output.fill(sentence))
 

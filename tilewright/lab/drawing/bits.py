@@ -37,7 +37,7 @@ def row(pen: Svg, x: float, y: float, format: Any, size: float, digits: str = ""
 
 def pattern(format: Any, bits: int, title: str, steps: bool = True) -> Svg:
     """One bit pattern: boxes, and the steps to its value."""
-    from tilewright.formats.overview import explain
+    from tilewright.formats.patterns import explain
     pen = Svg(title, width=480)
     size = max(min(420 / format.bits, 40), 24)
     row(pen, 0, 0, format, size, f"{bits:0{format.bits}b}", named=True, numbered=True)
@@ -77,7 +77,7 @@ def general(format: Any, title: str) -> Svg:
 
 def number_line(format: Any, bits: int, title: str) -> Svg:
     """All positive numbers of a small format on a line, with their bits, and one of them decoded."""
-    from tilewright.formats.overview import explain, spelled
+    from tilewright.formats.patterns import explain, spelled
     pen, wide = Svg(title, 480), 440
     patterns = range(2**(format.bits - 1))
     pen.line(0, 0, wide + 10, 0, "ink", 1.4, arrow=True)
@@ -98,7 +98,8 @@ def number_line(format: Any, bits: int, title: str) -> Svg:
 
 def table(names: list[str] | None = None) -> Svg:
     """Formats as boxes of bits, to one scale, each with its range on an axis of powers of ten."""
-    from tilewright.formats import FORMATS, overview
+    from tilewright.formats import FORMATS
+    from tilewright.lab.drawing import format_table
     chosen = [FORMATS[name] for name in names or FORMATS]
     chosen = [f for f in chosen if not hasattr(f, "part")]      # a complex number is two of these
     pen = Svg("Number formats: their bits, and the values between the least and the largest", width=640)
@@ -115,7 +116,7 @@ def table(names: list[str] | None = None) -> Svg:
         y = i * high
         pen.text(0, y + 16, f.name, 13, bold=True)
         row(pen, left, y + 4, f, size, high=15)
-        pen.text(left, y + 30, overview.bounds(f), 0, "soft")
+        pen.text(left, y + 30, format_table.bounds(f), 0, "soft")
         low = getattr(f, "smallest_subnormal", 1)
         ends = [(max(min(log10(v), HIGHEST), LOWEST) - LOWEST) / (HIGHEST - LOWEST) for v in (low, f.largest or 1)]
         pen.rect(axis + ends[0]*wide, y + 5, max((ends[1] - ends[0])*wide, 2), 12,

@@ -19,6 +19,7 @@ from tilewright.ir.program import Function, written
 from tilewright.lab.explanation import measured
 from tilewright.lab.explanation.gpu import REST, SHOWN
 from tilewright.lab.explanation.record import Alternative, Explanation, Level, Part, Section, Tile, Time, cause
+from tilewright.lab.measure import launch_counts as counts
 from tilewright.lab.tuner import kernels, trial as trials
 from tilewright.lab.tuner.bound import SECTOR, Launch, from_beyond
 from tilewright.lab.tuner.space import here
@@ -28,7 +29,7 @@ from tilewright.plans.measured import kernels as store
 from tilewright.plans.nvidia_rates import SHARED_CLOCK, WIDE_L2
 from tilewright.runtime.emitted import Emitted
 from tilewright.runtime.parametric import Parametric, device_of, spelled
-from tilewright.simulator import counts, occupancy
+from tilewright.simulator import occupancy
 from tilewright.simulator.machine import Machine
 from tilewright.simulator.memory import AddressSpace
 from tilewright.targets import AmdTarget, CpuTarget, coerce

@@ -18,8 +18,8 @@ from tilewright import formats, simulator, targets
 from tilewright.atoms.amd import find, mfma, mfma_instructions, scaled
 from tilewright.atoms.mfma import LANES, Mfma
 from tilewright.compiler import amd, llvm
-from tilewright.formats import overview
 from tilewright.ir import Kernel, f32, ptr
+from tilewright.lab.drawing import format_table
 from tilewright.lab.ladder import run
 from tilewright.lab.ladder.steps import AMD_STEPS
 from tilewright.lab.measure.gpu_peaks import Peak, peaks
@@ -143,15 +143,15 @@ THEIRS = {"f16": ("15", "±65504"), "bf16": ("127", "±3.3895e+38"), "e4m3fn": (
 
 @rows("formats")
 def number_formats(setting: Setting) -> Cell:
-    kept = [overview.HEADINGS.index(x) for x in ("format", "bits", "shape", "bias", "range", "zero", "nan", "inf")]
-    found = {row[0]: tuple(row[i] for i in kept) for row in overview.rows()}
+    kept = [format_table.HEADINGS.index(x) for x in ("format", "bits", "shape", "bias", "range", "zero", "nan", "inf")]
+    found = {row[0]: tuple(row[i] for i in kept) for row in format_table.rows()}
     alike = 0
     for name, (bias, span) in THEIRS.items():
         alike += bias == found[name][3] and (span == found[name][4] or abs(
             float(span[1:]) / float(found[name][4][1:]) - 1) < 1e-4)
     return Cell("computed", f"S is either sign, ≠0 every mantissa but 0. Bias and range are the article's in {alike} "
                 f"of {len(THEIRS)} rows.", f"{alike} of {len(THEIRS)} alike",
-                table=(tuple(overview.HEADINGS[i] for i in kept), *(found[name] for name in NAMES)))
+                table=(tuple(format_table.HEADINGS[i] for i in kept), *(found[name] for name in NAMES)))
 
 
 @rows("g81.png")
@@ -171,7 +171,7 @@ def value(setting: Setting) -> Cell:
     return Cell("drawn", "(-1)^sign * 2^(exponent - bias) * 1.mantissa; where the exponent field is 0, (-1)^sign * "
                 f"2^(1 - bias) * 0.mantissa. The formula gives {checked:,} of {patterns:,} finite numbers of the ten "
                 "formats as the decoder does (of 16 bits every seventh pattern).", f"{checked:,} right",
-                svg=drawn.svg, code=str(overview.explain(formats.get("f16"), 0x3555)))
+                svg=drawn.svg, code=str(formats.explain(formats.get("f16"), 0x3555)))
 
 
 @rows("exponents of FP16")
@@ -192,7 +192,7 @@ def e8m0_range(setting: Setting) -> Cell:
 @rows("value of a scale")
 def scale_value(setting: Setting) -> Cell:
     f: Any = formats.get("e8m0")
-    return Cell("computed", "", f"127 is {f.decode(127):g}", code=str(overview.explain(f, 127)))
+    return Cell("computed", "", f"127 is {f.decode(127):g}", code=str(formats.explain(f, 127)))
 
 
 # ---- intrinsics

@@ -6,11 +6,11 @@ from typing import Any
 
 import tilewright as tw
 from tilewright.lab.ladder import steps
+from tilewright.lab.measure import launch_counts as counts
 from tilewright.lab.show import code, drawings, launches, own, sliders
 from tilewright.lab.show.pages import page
 from tilewright.lab.show.record import Record
 from tilewright.lab.show.runs import Launch
-from tilewright.simulator import counts
 from tilewright.targets import CpuTarget, GpuTarget, Target
 
 Tell = Callable[[str], None]

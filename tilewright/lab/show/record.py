@@ -18,10 +18,10 @@ import numpy as np
 from tilewright import simulator
 from tilewright.ir.ops.pipelines import Role
 from tilewright.ir.program import Op
-from tilewright.ir.without import without
 from tilewright.lab.show import trace
 from tilewright.lab.show.runs import Launch, run
 from tilewright.lab.show.trace import Step
+from tilewright.lab.show.without import without
 from tilewright.targets import banks
 
 BREAKABLE = ("barrier", "wait", "fence", "arrive", "commit")    # in names of operations that can be left out

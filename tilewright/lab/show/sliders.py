@@ -11,10 +11,11 @@ import numpy as np
 
 import tilewright as tw
 from tilewright.lab.ladder import tunable
+from tilewright.lab.measure import launch_counts as counts
 from tilewright.lab.show import launches
 from tilewright.lab.tuner import bound
 from tilewright.lab.tuner.space import Space
-from tilewright.simulator import Fault, counts
+from tilewright.simulator import Fault
 from tilewright.targets import CpuTarget, GpuTarget, Target
 
 MOST_TILES, MOST_ANSWERS = 7, 1500

@@ -23,7 +23,7 @@ from tilewright import targets
 from tilewright.ir import arguments as given
 from tilewright.ir.program import Function, written
 from tilewright.ir.types import Pointer
-from tilewright.lab.measure import gpu_probes, probes
+from tilewright.lab.measure import gpu_probes, launch_counts as counts, probes
 from tilewright.lab.measure.measure import spread
 from tilewright.lab.tuner import trial as trials
 from tilewright.lab.tuner.bound import Launch, bound
@@ -38,7 +38,7 @@ from tilewright.plans.measured import choice, store
 from tilewright.plans.measured.kernels import KernelRow
 from tilewright.runtime.cpu.calls import NUMBERS
 from tilewright.runtime.parametric import Parametric, device_of, spelled
-from tilewright.simulator import Fault, counts
+from tilewright.simulator import Fault
 from tilewright.targets import CpuTarget
 
 SECONDS = 30.0                  # of timing, unless said

@@ -18,9 +18,10 @@ from tilewright import simulator
 from tilewright.compiler import cache, gate, lld, llvm, ptxas, sources
 from tilewright.ir.program import written
 from tilewright.ir.types import Pointer
+from tilewright.lab.measure import launch_counts as counts
 from tilewright.lab.tuner.bound import Launch
 from tilewright.runtime.parametric import Refused
-from tilewright.simulator import Fault, counts
+from tilewright.simulator import Fault
 from tilewright.targets import CpuTarget
 
 if TYPE_CHECKING:

@@ -22,9 +22,6 @@ from tilewright.runtime.cpu.panels import blocks
 from tilewright.runtime.cpu.recipe import Recipe, Tables
 from tilewright.targets import CpuTarget, detect
 
-_recipes: dict[tuple, Recipe] = {}
-engine.chosen.append(_recipes)
-
 
 class Split(NamedTuple):
     """The axes of one operand's product, by group: (extent, stride in elements)."""
@@ -56,9 +53,9 @@ def gemm(a: Array, b: Array, c: Array, counts: tuple[int, int, int, int], *, thr
         program.do(partial(engine.scale, beta=0), c)
         return True
     threads = threads or pool.get_num_threads()
-    key = (a.shape, b.shape, a.strides, b.strides, c.strides, a.dtype, b.dtype, c.dtype, counts, threads, target,
-           invariant)
-    recipe = engine.looked_up(_recipes, key, lambda: planned(a, b, c, counts, threads, target, invariant))
+    key = ("contraction", a.shape, b.shape, a.strides, b.strides, c.strides, a.dtype, b.dtype, c.dtype, counts, threads,
+           target, invariant)
+    recipe = engine.looked_up(engine.prepared, key, lambda: planned(a, b, c, counts, threads, target, invariant))
     if recipe is None:
         return False
     at_a, at_b, at_c = (recipe.address(x) for x in (a, b, c))

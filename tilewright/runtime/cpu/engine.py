@@ -31,10 +31,9 @@ from tilewright.runtime.cpu.layout import address
 from tilewright.runtime.cpu.recipe import Prepares, Recipe
 from tilewright.targets import CpuTarget, detect
 
-MOST_RECIPES = 1024
+MOST_RECIPES = 4096
 
-_recipes: dict[tuple, tuple[Recipe, bool]] = {}
-chosen: list[dict[Any, Any]] = [_recipes]               # all tables of what follows from plans
+prepared: dict[tuple, Any] = {}         # what follows from plans: recipes, ways of epilogues and of groups
 
 
 def gemm(a: Array, b: Array, c: Array, alpha: float = 1.0, beta: float = 0.0, *, threads: int | None = None,
@@ -72,7 +71,7 @@ def gemm(a: Array, b: Array, c: Array, alpha: float = 1.0, beta: float = 0.0, *,
         return run(recipe, packed.plan.swap, a, b, c, alpha, beta)
     key = (m, n, k, a.strides[-2:], b.strides[-2:], c.strides[-2:], a.dtype, b.dtype, c.dtype, threads, plan, target,
            word, conj, semiring, invariant)
-    recipe, swapped = looked_up(_recipes, key, lambda: _chosen(
+    recipe, swapped = looked_up(prepared, key, lambda: _chosen(
         x, y, z, threads, plan, target, word, conj, semiring, invariant))
     if m == n and not beta and address(a) == address(b) and symmetric.applies(recipe, a, b, c, alpha):
         note(recipe, swapped, *((b.T, a.T) if swapped else (a, b)), c, alpha, beta)
@@ -274,8 +273,7 @@ def with_copy(shape: Shape, strides: Strides, plan: CpuPlan) -> tuple[Shape, Str
 
 def forget() -> None:
     """Choose plans anew: the tuner has learnt something."""
-    for table in chosen:
-        table.clear()
+    prepared.clear()
     repeats.forget()
     small.publish()
 

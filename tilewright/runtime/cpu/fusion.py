@@ -272,22 +272,17 @@ def finish_passes(of: ways.Sums, sums: Array, main: Array | None, way: ways.Way,
 
 # ---- factors
 
-_extended: dict[tuple[int, bool, bool], tuple[Any, Any]] = {}
-
-
 def with_factors(epilogue: Epilogue, operands: list[Array], sums: np.dtype[Any], alpha: Any, beta: Any, c: Any,
                  shape: tuple[int, ...]) -> tuple[Epilogue, list[Array]]:
     """alpha, beta and c, which is broadcast to the product's shape [..., m, n], as further operands."""
     if alpha == 1 and not beta:
         return epilogue, operands
-    key = id(epilogue.expression), alpha != 1, bool(beta)
-    if key not in _extended:
-        if len(_extended) >= engine.MOST_RECIPES:
-            _extended.clear()
-        _extended[key] = with_scalars(epilogue.expression, *key[1:]), epilogue.expression   # kept: so is its id
+    how = alpha != 1, bool(beta)
+    extended, _ = engine.looked_up(engine.prepared, ("factors", id(epilogue.expression), *how), lambda: (
+        with_scalars(epilogue.expression, *how), epilogue.expression))      # kept: so is its id
     read, found = list(epilogue.reads), list(operands)
     columns = shape[-1] // 2 if epilogue.paired else shape[-1]
-    for name, number in ((ALPHA, alpha if key[1] else None), (BETA, beta if beta else None)):
+    for name, number in ((ALPHA, alpha if how[0] else None), (BETA, beta if beta else None)):
         if number is not None:
             read.append(Aux(name, format_of(sums), "scalar"))
             found.append(np.broadcast_to(program.constant(np.array(number, sums)), (*shape[:-1], columns)))
@@ -296,4 +291,4 @@ def with_factors(epilogue: Epilogue, operands: list[Array], sums: np.dtype[Any],
         parts = [(f"{ADDED}0", c[..., 0::2]), (f"{ADDED}1", c[..., 1::2])] if epilogue.paired else [(ADDED, c)]
         read += [Aux(name, format_of(part.dtype), "full") for name, part in parts]
         found += [part for _, part in parts]
-    return Epilogue(_extended[key][0], tuple(read), epilogue.results), found
+    return Epilogue(extended, tuple(read), epilogue.results), found

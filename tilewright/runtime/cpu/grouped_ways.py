@@ -30,9 +30,6 @@ from tilewright.targets import CpuTarget, detect
 
 COLUMNS_AT_ONCE = 64        # of C, at multiples of which the rows of weights are divided among pieces
 
-_ways: dict[tuple[Any, ...], Way] = {}
-engine.chosen.append(_ways)
-
 
 class Coordinates(NamedTuple):
     """The place of a piece of a group's product: the group, its first row of a, or step of k, in the whole array, the
@@ -132,10 +129,10 @@ def way_for(work: Work, side: Side | None, size: int) -> Way:
     """The way of groups of one rounded size; of none the pass over sums."""
     m = size if work.along == "m" and size else work.m
     k = 0 if side is None else work.k if work.along == "m" else size
-    key = (m if side else m == 1, work.n, k, side and side.key, work.sums, work.epilogue.text, work.plan, work.target,
-           work.invariant, *[None if x is None else x[:3] for x in (*work.results, *work.operands)])
+    key = ("groups", m if side else m == 1, work.n, k, side and side.key, work.sums, work.epilogue.text, work.plan,
+           work.target, work.invariant, *[None if x is None else x[:3] for x in (*work.results, *work.operands)])
     keep = work.on is host and (side is None or side.packed is None)
-    return engine.looked_up(_ways if keep else {}, key, lambda: _way(work, side, m, k))
+    return engine.looked_up(engine.prepared if keep else {}, key, lambda: _way(work, side, m, k))
 
 
 def rounded_up(size: int) -> int:

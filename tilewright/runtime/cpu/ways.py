@@ -31,9 +31,6 @@ Prologues = Mapping[str, Prepared]
 
 WORK = 16               # operations on an element of C, of which a pass has threads share those of a matrix
 
-_ways: dict[tuple[Any, ...], Way] = {}
-engine.chosen.append(_ways)
-
 
 class Way(NamedTuple):
     """How a product and its epilogue are computed. Without a recipe: the sums first, then the tiles of a matrix;
@@ -93,9 +90,10 @@ def main_of(results: list[Array | None], epilogue: Epilogue) -> Array | None:
 def way_for(of: Sums, results: list[Array | None], operands: list[Array], epilogue: Epilogue) -> Way:
     first = -2 * (not of.counts)
     lie = [(x.shape, x.strides) for x in (of.a, of.b, *results) if x is not None] if of.counts else []
-    key = (of.sizes, *lie, of.a.strides[first:], of.b.strides[first:], of.a.dtype, of.b.dtype, *of[2:], epilogue.text,
-           *[(x.strides[-2:], x.dtype) for x in (*results, *operands) if x is not None])
-    return engine.looked_up(_ways, key, lambda: way_of(of, results, operands, epilogue))
+    key = ("epilogue", of.sizes, *lie, of.a.strides[first:], of.b.strides[first:], of.a.dtype, of.b.dtype, *of[2:],
+           epilogue.text, *[(x.strides[-2:], x.dtype) for x in (*results, *operands) if x is not None])
+    found: Way = engine.looked_up(engine.prepared, key, lambda: way_of(of, results, operands, epilogue))
+    return found
 
 
 def way_of(of: Sums, results: list[Array | None], operands: list[Array], epilogue: Epilogue, on: Host = host,
