@@ -38,16 +38,8 @@ from tilewright.ir import Function, Kernel, Tile, Value, f32, i8, i32, i64, ptr,
 from tilewright.ir.ops.pipelines import Mbarriers
 from tilewright.kernels.gpu.attention_result import TYPES
 from tilewright.kernels.narrow import memory_type
-from tilewright.kernels.nvidia.attention_backward_tiles import (
-    LINE,
-    SLAB,
-    SLAB_FLOATS,
-    BackwardSizes,
-    Work,
-    distances,
-    parameters,
-    row_of,
-)
+from tilewright.kernels.nvidia import attention_backward_tiles as tiles
+from tilewright.kernels.nvidia.attention_backward_tiles import SLAB, SLAB_FLOATS, BackwardSizes, Work
 from tilewright.kernels.nvidia.attention_result import store_row
 from tilewright.kernels.nvidia.attention_tiles import Ring
 from tilewright.kernels.nvidia.wgmma_tiles import ALIGN
@@ -73,8 +65,9 @@ def emit_attention_backward(SHAPE: BackwardShape, PLAN: BackwardPlan, WARP: int 
     more: dict[str, Any] = {"before": i32} if shape.band == "window" else {}
     more |= {"after": i32} if shape.band else {}
     more |= {"counters": ptr(i32), "ticket": ptr(i32)} if shape.ordered else {}
-    more = {**s.maps, "rows": ptr(f32), "by_k": ptr(T), "by_v": ptr(T), **distances("by_k", "by_v"), "group": i32,
-            "kv_heads": i32, "pairs": i32, "section": i32, "scale": f32, "factor": f32, **parameters(shape), **more}
+    more = tiles.parameters(shape) | more
+    more = {**s.maps, "rows": ptr(f32), "by_k": ptr(T), "by_v": ptr(T), **tiles.distances("by_k", "by_v"), "group": i32,
+            "kv_heads": i32, "pairs": i32, "section": i32, "scale": f32, "factor": f32, **more}
     k = Kernel(f"attention_backward_{shape.name}_{PLAN.name}", threads=GROUP*(WARPGROUPS + 1), noalias=False, **more)
     parts = _Parts.begun(k, SimpleNamespace(**dict(k.function.params)), s)
     with k.role("math", warps=WARPS*WARPGROUPS):
@@ -166,7 +159,7 @@ def _add(parts: _Parts, here: Value) -> None:
             if w == 0 and s.shape.ordered:
                 _wait_for_order(k, g, s, work, place, tile)
             for slab in slabs:
-                to = (place*s.SLABS + slab)*(SLAB_FLOATS // LINE)
+                to = (place*s.SLABS + slab)*(SLAB_FLOATS // tiles.LINE)
                 k.tma_store(g.sums, (0, to), parts.sums.at(slab*SLAB_FLOATS), add=True)
             k.bulk_commit()
             if s.shape.ordered and w:
@@ -222,13 +215,12 @@ class _Math:
         k, parts, ahead = self.k, self.parts, self.s.plan.ahead
         stage, query_stage = number % self.s.plan.stages, number % self.s.QUERY_STAGES
         _, tile = self.work.round(k, number)
-        if not ahead:
-            parts.queries.filled(number)
-            self._begin_slopes(query_stage)
-            self._start_scores(number)
-        else:
+        parts.queries.filled(number)
+        if ahead:
             self._forget(self.slopes)
-            self._start_scores(number)
+        else:
+            self._begin_slopes(query_stage)
+        self._start_scores(query_stage)
         parts.grads.filled(number)
         self._start_slopes(stage)
         k.wgmma_wait(1, self.scores, *([self.by_k] if ahead else []))
@@ -266,10 +258,8 @@ class _Math:
 
     # ---- products
 
-    def _start_scores(self, number: Value) -> None:
+    def _start_scores(self, stage: Value) -> None:
         k, s, parts = self.k, self.s, self.parts
-        stage = number % s.QUERY_STAGES
-        parts.queries.filled(number)
         self._forget(self.scores)
         k.wgmma_fence(self.scores, self.slopes)
         for step in range(s.shape.size*s.keys.ITEM // DEPTH):
@@ -406,5 +396,5 @@ class _Math:
             j = work.j0 + self.mine*M + self._row + half*8
             for name, tile, factor in ("by_k", self.by_k, g.scale), ("by_v", self.by_v, one):
                 mine = [tile[0, e] for _, e in tile.registers if e // 2 % 2 == half]
-                base = row_of(k, g, name, work.own.k0 + j, work.kv_head, work.sequence)
+                base = tiles.row_of(k, g, name, work.own.k0 + j, work.kv_head, work.sequence)
                 store_row(k, base, mine, factor, self.T, self.lane, j < work.own.keys)
