@@ -19,7 +19,8 @@ import attention
 
 MAIN = "tilewright.kernels.nvidia.attention_backward:emit_attention_backward"
 ENDS = "tilewright.kernels.nvidia.attention_backward_ends:emit_"
-PLANS = {128: ("64x128 stages=2", "64x128 stages=1"), 64: ("128x128 stages=2", "128x128 stages=1", "64x128 stages=2")}
+PLANS = {128: ("64x128 stages=2", "64x128 stages=2 ahead"),
+         64: ("128x128 stages=2", "64x128 stages=2", "64x128 stages=3 ahead")}
 NEAR = 1e-2                     # of a gradient's norm
 
 

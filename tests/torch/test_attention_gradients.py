@@ -42,7 +42,7 @@ def test_what_it_does_not_do():
 
 
 @pytest.mark.parametrize(("way", "refused", "expected"), [
-    ("", "", "products"), ("", "products", "kernel"), ("kernel", "", "kernel"), ("products", "", "products"),
+    ("", "", "kernel"), ("", "kernel", "products"), ("kernel", "", "kernel"), ("products", "", "products"),
     ("kernel", "kernel", None), ("products", "products", None)])
 def test_which_way_gradients_are_computed(monkeypatch, way, refused, expected):
     """The environment can ask for either; torch says whether sums have an order."""
@@ -72,4 +72,4 @@ def test_which_way_gradients_are_computed(monkeypatch, way, refused, expected):
     assert ("kernel", True) not in calls
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
     attention_gradients.gradients(q, *[None] * 6)
-    assert (("kernel", True) in calls) == (expected == "kernel")
+    assert (("kernel", True) in calls) == (way != "products")

@@ -49,6 +49,8 @@ class BackwardPlan(Plan):
     queries     of a tile, 64 or 128
     keys        of a CTA, 128
     stages      of shared memory for tiles of queries, and as many for those of the result's gradient
+    ahead       a round's last products are waited for behind the next round's scores, so that tensor cores have work
+                between rounds; tiles of queries have one stage more
     """
     FAMILY = "attention's gradients on an NVIDIA GPU"
     EXAMPLE = "attention_backward 64x128 stages=2"
@@ -59,10 +61,11 @@ class BackwardPlan(Plan):
     queries: int = 64
     keys: int = KEYS
     stages: int = 2
+    ahead: bool = False
 
     @property
     def name(self) -> str:
-        return f"{self.queries}x{self.keys}_s{self.stages}"
+        return f"{self.queries}x{self.keys}_s{self.stages}{'_ahead' * self.ahead}"
 
     def violations(self, p: Attention, target: GpuTarget) -> list[str]:
         """Why this plan cannot run the problem on the target: sentences, none if it can."""
@@ -78,8 +81,9 @@ class BackwardPlan(Plan):
 
     def shared(self, p: Attention) -> int:
         """Bytes of shared memory for tiles: of keys and values, of the stages, of slopes twice, and of sums."""
-        both = p.size + p.value_size
-        return 2*KEYS*both + self.stages*self.queries*(2*both + 8) + 2*2*KEYS*self.queries + 4*self.queries*p.size
+        both, queries = p.size + p.value_size, self.queries*(2*p.size + 8)
+        stages = self.stages*self.queries*(2*both + 8) + self.ahead*queries
+        return 2*KEYS*both + stages + 2*2*KEYS*self.queries + 4*self.queries*p.size
 
 
 def refusal(p: Attention, target: GpuTarget) -> str:

@@ -1,6 +1,6 @@
-"""Gradients of attention on GPUs: by products with epilogues, five of them for some heads at a time, whose powers and
-slopes of scores, in the format of the operands, are in memory meanwhile; what these cannot do by a kernel of their own
-(kernels/nvidia/attention_backward.py), which has been simulated and has not run on a device.
+"""Gradients of attention on GPUs: by a kernel (kernels/nvidia/attention_backward.py) where there is one, on Hopper for
+bf16 and f16 with heads up to 128; else by products with epilogues, five of them for some heads at a time, whose powers
+and slopes of scores, in the format of the operands, are in memory meanwhile.
 
     P  = exp(scale Q K^T - lse), 0 where a query does not see a key          an epilogue of Q K^T
     dS = scale P (dO V^T - delta), delta = rows of sum(dO O) - dlse          an epilogue of dO V^T
@@ -31,19 +31,16 @@ def gradients(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, g: Tens
     """By q, k, v and sinks, with arguments of tilewright.attention. NotImplementedError for score functions, arrays of
     scores and soft caps, and without a kernel for offsets."""
     way = os.environ.get(WAY, "")
-
-    def by_kernel() -> tuple[Tensor, ...]:
-        return tuple(api.gradients(q, k, v, out, lse, g, g_lse, sinks=sinks, **how,
-                                   deterministic=torch.are_deterministic_algorithms_enabled())[:3])
-    if q.is_cuda and way == "kernel":
-        by_q, by_k, by_v = by_kernel()
-    else:
+    by_q, by_k, by_v = None, None, None
+    if q.is_cuda and way != "products":
         try:
-            by_q, by_k, by_v = _by_products(q, k, v, out, lse, g, g_lse, **how)
+            by_q, by_k, by_v = api.gradients(q, k, v, out, lse, g, g_lse, sinks=sinks, **how,
+                                             deterministic=torch.are_deterministic_algorithms_enabled())[:3]
         except NotImplementedError:
-            if not q.is_cuda or way == "products":
+            if way == "kernel":
                 raise
-            by_q, by_k, by_v = by_kernel()
+    if by_q is None:
+        by_q, by_k, by_v = _by_products(q, k, v, out, lse, g, g_lse, **how)
     return by_q, by_k, by_v, None if sinks is None else _by_sinks(out, lse, g, g_lse, sinks)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -100,6 +101,7 @@ def near(found, wanted, norm=3e-3, each=1e-2):
     {"queries": 150, "keys": 257, "after": 0, "heads": 2, "size": 128, "ordered": True, "section": 2},
     {"queries": 70, "keys": 131, "size": 32, "value_size": 64, "scale": -0.3},
     {"queries": 70, "keys": 90, "size": 64, "value_size": 128, "plan": "64x128 stages=3"},
+    {"queries": 300, "keys": 130, "after": 0, "heads": 2, "group": 2, "plan": "64x128 stages=3 ahead"},
 ], ids=str)
 def test_against_float64(options):
     run(**options)
@@ -130,11 +132,12 @@ def test_ctas_may_start_in_any_order(options):
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize(("size", "band"), [(64, ""), (128, "causal"), (96, "window")])
-def test_assembled(size, band):
+@pytest.mark.parametrize(("size", "band", "more"), [
+    (64, "", {}), (128, "causal", {}), (96, "window", {}), (128, "", {"ahead": True})])
+def test_assembled(size, band, more):
     """No spills, and no products that ptxas serialises or waits for: C7510 to C7518."""
-    p = Attention(1, 1, 1, 4096, 4096, size, size, "bf16")
-    _, said = assembled(emit_attention_backward(BackwardShape("bf16", size, size, band), plans.choose(p)))
+    plan = replace(plans.choose(Attention(1, 1, 1, 4096, 4096, size, size, "bf16")), **more)
+    _, said = assembled(emit_attention_backward(BackwardShape("bf16", size, size, band), plan))
     assert re.search(r"\b0 bytes spill stores, 0 bytes spill loads", said), said
     assert not re.search(r"C751[0-8]|serialized", said), said
 

@@ -38,16 +38,8 @@ from tilewright.ir import Function, Kernel, Tile, Value, f32, i8, i32, i64, ptr,
 from tilewright.ir.ops.pipelines import Mbarriers
 from tilewright.kernels.gpu.attention_result import TYPES
 from tilewright.kernels.narrow import memory_type
-from tilewright.kernels.nvidia.attention_backward_tiles import (
-    LINE,
-    SLAB,
-    SLAB_FLOATS,
-    BackwardSizes,
-    Work,
-    distances,
-    parameters,
-    row_of,
-)
+from tilewright.kernels.nvidia import attention_backward_tiles as tiles
+from tilewright.kernels.nvidia.attention_backward_tiles import SLAB, SLAB_FLOATS, BackwardSizes, Work
 from tilewright.kernels.nvidia.attention_result import store_row
 from tilewright.kernels.nvidia.attention_tiles import Ring
 from tilewright.kernels.nvidia.wgmma_tiles import ALIGN
@@ -73,8 +65,9 @@ def emit_attention_backward(SHAPE: BackwardShape, PLAN: BackwardPlan, WARP: int 
     more: dict[str, Any] = {"before": i32} if shape.band == "window" else {}
     more |= {"after": i32} if shape.band else {}
     more |= {"counters": ptr(i32), "ticket": ptr(i32)} if shape.ordered else {}
-    more = {**s.maps, "rows": ptr(f32), "by_k": ptr(T), "by_v": ptr(T), **distances("by_k", "by_v"), "group": i32,
-            "kv_heads": i32, "pairs": i32, "section": i32, "scale": f32, "factor": f32, **parameters(shape), **more}
+    more = tiles.parameters(shape) | more
+    more = {**s.maps, "rows": ptr(f32), "by_k": ptr(T), "by_v": ptr(T), **tiles.distances("by_k", "by_v"), "group": i32,
+            "kv_heads": i32, "pairs": i32, "section": i32, "scale": f32, "factor": f32, **more}
     k = Kernel(f"attention_backward_{shape.name}_{PLAN.name}", threads=GROUP*(WARPGROUPS + 1), noalias=False, **more)
     parts = _Parts.begun(k, SimpleNamespace(**dict(k.function.params)), s)
     with k.role("math", warps=WARPS*WARPGROUPS):
@@ -107,14 +100,14 @@ class _Parts:
 
     @classmethod
     def begun(cls, k: Kernel, g: SimpleNamespace, s: BackwardSizes) -> _Parts:
-        STAGES = s.plan.stages
         full = [k.mbarriers(f"{x}_full", 1) for x in "kv"]
         keys, values = (Ring(full, full, k.smem(f"{x}_smem", (1, tile.BYTES), i8, ALIGN), tile, 1)
                         for x, full, tile in zip("kv", full, (s.keys, s.values)))
-        queries, grads = Ring.new(k, "q_smem", s.queries, STAGES), Ring.new(k, "g_smem", s.grads, STAGES)
+        queries = Ring.new(k, "q_smem", s.queries, s.QUERY_STAGES)
+        grads = Ring.new(k, "g_smem", s.grads, s.plan.stages)
         slopes = k.smem("slopes", (2, s.slopes.BYTES), i8, ALIGN)
         sums = k.smem("sums_smem", (s.SLABS*SLAB_FLOATS,), f32, ALIGN)
-        rows = k.smem("rows_smem", (STAGES, s.ROWS), f32)
+        rows = k.smem("rows_smem", (s.QUERY_STAGES, s.ROWS), f32)
         sums_full, sums_empty = (k.mbarriers(f"sums_{x}", WARPGROUPS) for x in ("full", "empty"))
         number = k.block[0]
         if s.shape.ordered:
@@ -141,8 +134,8 @@ def _load(parts: _Parts, here: Value) -> None:
                     ring.copy(map, k.constant(i32, 0), 0, (work.own.k0 + work.j0, work.kv_head, work.sequence))
         head, tile = work.round(k, number)
         row = work.own.q0 + tile*s.QUERIES
-        stage, parity = number % s.plan.stages, number // s.plan.stages % 2 ^ 1
-        parts.queries.empty.wait(stage, parity, sleep=True)
+        stage, lap = number % s.QUERY_STAGES, number // s.QUERY_STAGES
+        parts.queries.empty.wait(stage, lap % 2 ^ 1, sleep=True)
         parts.queries.full.arrive(stage, by="role", expect=s.queries.BYTES + s.ROWS*4)
         rows = g.rows + k.cast(work.own.place(head, tile), i64)*s.ROWS
         with k.when(k.elect()):
@@ -166,7 +159,7 @@ def _add(parts: _Parts, here: Value) -> None:
             if w == 0 and s.shape.ordered:
                 _wait_for_order(k, g, s, work, place, tile)
             for slab in slabs:
-                to = (place*s.SLABS + slab)*(SLAB_FLOATS // LINE)
+                to = (place*s.SLABS + slab)*(SLAB_FLOATS // tiles.LINE)
                 k.tma_store(g.sums, (0, to), parts.sums.at(slab*SLAB_FLOATS), add=True)
             k.bulk_commit()
             if s.shape.ordered and w:
@@ -210,41 +203,52 @@ class _Math:
         with k.loop(k.min(work.rounds, 1), unroll=False):
             for ring in (parts.keys, parts.values):
                 ring.full.wait(0, 0, sleep=True)
-        with k.loop(work.rounds, unroll=False) as number:
-            self._round(number)
+            with k.loop(work.rounds, unroll=False) as number:
+                self._round(number)
+            if self.s.plan.ahead:
+                k.wgmma_wait(0, self.by_k, self.by_v)
         self._store()
 
     def _round(self, number: Value) -> None:
-        k, parts = self.k, self.parts
-        stage = number % self.s.plan.stages
+        """With `ahead` dK of the round before is in flight at first, and dK in the end. Sums in flight then have no
+        room for -delta to begin with: it is added to the slopes."""
+        k, parts, ahead = self.k, self.parts, self.s.plan.ahead
+        stage, query_stage = number % self.s.plan.stages, number % self.s.QUERY_STAGES
         _, tile = self.work.round(k, number)
         parts.queries.filled(number)
-        self._forget(self.scores)
-        self._begin_slopes(stage)
-        k.wgmma_fence(self.slopes)
-        self._start_scores(stage)
+        if ahead:
+            self._forget(self.slopes)
+        else:
+            self._begin_slopes(query_stage)
+        self._start_scores(query_stage)
         parts.grads.filled(number)
         self._start_slopes(stage)
-        k.wgmma_wait(1, self.scores)
-        self._powers(stage, tile)
+        k.wgmma_wait(1, self.scores, *([self.by_k] if ahead else []))
+        if ahead:
+            with k.loop(k.min(number, 1), unroll=False):
+                parts.queries.give_back(number - 1)
+        self._powers(query_stage, tile)
         rows = self._rounded(self.scores)
         k.wgmma_fence()
         self._start_by_value(stage, rows)
         k.wgmma_wait(1, self.slopes)
+        beside = self._beside(query_stage, self.s.QUERIES) if ahead else []
         for _, e in self.slopes.registers:
-            self.slopes[0, e] = self.scores[0, e]*self.slopes[0, e]
+            slope = self.slopes[0, e] + beside[e // 4][e % 2] if ahead else self.slopes[0, e]
+            self.slopes[0, e] = self.scores[0, e]*slope
         rows = self._rounded(self.slopes)
         buffer = number % 2
         self._leave_slopes(buffer, rows)
         self._forget(self.by_q)
         k.wgmma_fence()
         self._start_by_query(buffer)
-        self._start_by_key(stage, rows)
-        k.wgmma_wait(1, self.by_q)
+        self._start_by_key(query_stage, rows)
+        k.wgmma_wait(1, self.by_q, *([self.by_v] if ahead else []))
         parts.grads.give_back(number)
         self._leave_sums(number)
-        k.wgmma_wait(0, self.by_k, self.by_v)
-        parts.queries.give_back(number)
+        if not ahead:
+            k.wgmma_wait(0, self.by_k, self.by_v)
+            parts.queries.give_back(number)
 
     def _forget(self, *tiles: Tile) -> None:
         """Their numbers of before are not needed."""
@@ -256,6 +260,8 @@ class _Math:
 
     def _start_scores(self, stage: Value) -> None:
         k, s, parts = self.k, self.s, self.parts
+        self._forget(self.scores)
+        k.wgmma_fence(self.scores, self.slopes)
         for step in range(s.shape.size*s.keys.ITEM // DEPTH):
             k.wgmma(s.score, self.scores, parts.keys.smem.at(0, s.keys.offset(self.mine*M, step)),
                     parts.queries.smem.at(stage, s.queries.offset(0, step)), step > 0)
@@ -265,7 +271,7 @@ class _Math:
         k, s, parts = self.k, self.s, self.parts
         for step in range(s.shape.value_size*s.values.ITEM // DEPTH):
             k.wgmma(s.slope, self.slopes, parts.values.smem.at(0, s.values.offset(self.mine*M, step)),
-                    parts.grads.smem.at(stage, s.grads.offset(0, step)))
+                    parts.grads.smem.at(stage, s.grads.offset(0, step)), not s.plan.ahead or step > 0)
         k.wgmma_commit()
 
     def _start_by_value(self, stage: Value, rows: list[Value]) -> None:
@@ -390,5 +396,5 @@ class _Math:
             j = work.j0 + self.mine*M + self._row + half*8
             for name, tile, factor in ("by_k", self.by_k, g.scale), ("by_v", self.by_v, one):
                 mine = [tile[0, e] for _, e in tile.registers if e // 2 % 2 == half]
-                base = row_of(k, g, name, work.own.k0 + j, work.kv_head, work.sequence)
+                base = tiles.row_of(k, g, name, work.own.k0 + j, work.kv_head, work.sequence)
                 store_row(k, base, mine, factor, self.T, self.lane, j < work.own.keys)

@@ -31,6 +31,11 @@ class BackwardSizes:
     def QUERIES(self) -> int: return self.plan.queries
 
     @property
+    def QUERY_STAGES(self) -> int:
+        """Stages of tiles of queries, and of the numbers beside."""
+        return self.plan.stages + self.plan.ahead
+
+    @property
     def ROWS(self) -> int:
         """Floats that a tile of queries has beside: logarithms of sums in powers of 2, and -delta."""
         return 2*self.QUERIES
