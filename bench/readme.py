@@ -233,7 +233,7 @@ def models(report: Report, options: dict[str, str]) -> str:
     sides=torchao,...: a row for each kind, with its time and those of others over it."""
     if "sides" in options:
         head, sides = ["job", "layers of"], ["torch", *options["sides"].split(",")]
-        found = [(x, x["seconds"], x["seconds"]["tilewright"]) for x in report.extra["programs"] if len(x["seconds"]) > 2]
+        found = [(x, times, times["tilewright"]) for x in report.extra["programs"] if len(times := x["seconds"]) > 2]
         return markdown([*head, "ms", *sides], [[x["job"], x["kind"], f"{spread(ours).median * 1e3:.3f}", *(
             f"{spread(ratios(times[side], ours)).median:.2f}" if side in times else "-" for side in sides)]
             for x, times, ours in found], left=head)
