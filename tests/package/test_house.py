@@ -63,7 +63,7 @@ MOST = {
     "functions over 60 lines": 36,
     "files over 400 lines": 0,
     "lines of the library": 74315,
-    "lines of loop nests": 12129,
+    "lines of loop nests": 12143,
     "lines of the lab": 28177,
     "lines of other engines": 8222,
 }

@@ -225,8 +225,10 @@ class Optimized:
                 raise TypeError(f"{self.nest.name} takes ({', '.join(self.names)}), and is given {len(args)} arguments "
                                 f"by position and {', '.join(named) or 'none'} by name")
             args = (*args, *[named[name] for name in left])
+        if self._calls.again(args):
+            return
         plain = all(type(x) in (np.ndarray, int, float) for x in args)
-        if not plain and (self._calls.again(args) or (self._known and self._again(args))):
+        if not plain and self._known and self._again(args):
             return
         given = Given(args, args, None) if plain else look(self.names, args)
         arrays, seen, numbers = dict[str, Any](), dict[str, Any](), dict[str, Any](self.sizes)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import atexit
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple, cast
-from weakref import WeakKeyDictionary
+from typing import Any, ClassVar, NamedTuple, cast
+from weakref import WeakSet
 
 import numpy as np
 
@@ -19,10 +19,6 @@ from tilewright.runtime.gpu.arrays import library_of
 MOST_CALLS = 64                 # that are kept of a function
 MOST_LAUNCHES = 256             # of a call
 NUMBERS = {int, float}
-
-_kept = WeakKeyDictionary[Any, dict[Any, Any]]()        # by Calls; empty when plans are chosen anew
-repeats.derived.append(cast(Any, _kept))
-atexit.register(lambda: _kept.clear())                  # while the driver is there to be given the code back
 
 
 class _Launches(NamedTuple):
@@ -34,9 +30,19 @@ class _Launches(NamedTuple):
 
 
 class Calls:
-    """The calls of one function."""
+    """The calls of one function; none are known any more when plans are chosen anew."""
 
+    every: ClassVar[WeakSet[Calls]] = WeakSet()
     library: Any = None
+
+    def __init__(self) -> None:
+        self.known: dict[Any, _Launches] = {}
+        self.every.add(self)
+
+    @classmethod
+    def clear(cls) -> None:
+        for calls in cls.every:
+            calls.known.clear()
 
     def again(self, args: Sequence[Any]) -> bool:
         """Launch as a call of arguments like these did; False, and nothing done, if there was none."""
@@ -48,7 +54,7 @@ class Calls:
         if asked is None:
             return False
         numbers = [(type(x), x) for x in args if type(x) in NUMBERS] if len(arrays) < len(args) else ()
-        found: _Launches | None = _kept.get(self, {}).get((asked[0], *numbers))
+        found = self.known.get((asked[0], *numbers))
         if found is None:
             return False
         at = asked[1]
@@ -82,19 +88,25 @@ class Calls:
         steps = [(record, [_place(x, at, spans) for x in addresses]) for record, addresses in ran]
         if any(record.device is None or None in found for record, found in steps):
             return
-        self.library, kept = library, _kept.setdefault(self, {})
-        if len(kept) >= MOST_CALLS:
-            kept.clear()
+        self.library = library
+        if len(self.known) >= MOST_CALLS:
+            self.known.clear()
         number = {n: i for i, n in enumerate(places)}
         apart = tuple([(number[n], i) for n in written for i in range(len(places)) if i != number[n]])
         key = asked[0], *[(type(x), x) for n, x in enumerate(args) if n not in number]
-        kept[key] = _Launches(cast(Any, tuple([(record, tuple(found)) for record, found in steps])), apart, spans)
+        self.known[key] = _Launches(cast(Any, tuple([(record, tuple(found)) for record, found in steps])), apart, spans)
+
+
+repeats.derived.append(cast(Any, Calls))
+atexit.register(Calls.clear)            # while the driver is there to be given the code back
 
 
 def meet(at: Sequence[int], apart: Sequence[tuple[int, int]], spans: Sequence[tuple[int, int]]) -> bool:
     """Whether any of these pairs of arrays share memory."""
-    return any(at[i] + spans[i][0] < at[j] + spans[j][1] and at[j] + spans[j][0] < at[i] + spans[i][1]
-               for i, j in apart)
+    for i, j in apart:
+        if at[i] + spans[i][0] < at[j] + spans[j][1] and at[j] + spans[j][0] < at[i] + spans[i][1]:
+            return True
+    return False
 
 
 def span(x: np.ndarray) -> tuple[int, int]:
