@@ -162,14 +162,13 @@ def _add(parts: _Parts, here: Value) -> None:
                 to = (place*s.SLABS + slab)*(SLAB_FLOATS // tiles.LINE)
                 k.tma_store(g.sums, (0, to), parts.sums.at(slab*SLAB_FLOATS), add=True)
             k.bulk_commit()
-            if s.shape.ordered and w:
-                k.bulk_wait(0)
-                k.fence_async("global")
-                k.fence_device()
-                k.atomic_add(g.counters + place, 1, "release")
-            else:
-                k.bulk_wait(0, read=True)
+            k.bulk_wait(0, read=True)
             parts.sums_empty.arrive(w, by="warp", turns=WARPS)
+        if s.shape.ordered:
+            k.bulk_wait(0)
+            k.fence_async("global")
+            k.fence_device()
+            k.atomic_add(g.counters + place, 1, "release")
 
 
 def _wait_for_order(k: Kernel, g: SimpleNamespace, s: BackwardSizes, work: Work, place: Value, tile: Value) -> None:
