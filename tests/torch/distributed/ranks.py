@@ -291,6 +291,11 @@ def errors(rank, ranks):
             (ValueError, "given together", lambda: twd.all_gather_matmul(a, b, scale_a=torch.ones(3, 1))),
             (ValueError, "rows must be", lambda: twd.apply_experts(a, [[1, 0], [2, 0]], None)),
             (ValueError, "equally many", lambda: twd.apply_experts(a, [[1], [2, 0]], None)),
+            (ValueError, "same call .* of [34] x 4 rows", lambda: twd.all_gather_matmul(torch.ones(3 + rank, 4), b)),
+            (ValueError, "same call", lambda: twd.matmul_all_reduce(a, torch.ones(4, 2 + rank))),
+            (ValueError, "same call", lambda: twd.matmul_reduce_scatter(torch.ones(2 + 2*rank, 4), b)),
+            (ValueError, "same call .* of [24] experts", lambda: twd.apply_experts(a, torch.ones(2 + 2*rank, dtype=int),
+                                                                                   None)),
             (ValueError, "seconds must be positive", lambda: twd.set_timeout(0))):
         with pytest.raises(error, match=words):
             call()

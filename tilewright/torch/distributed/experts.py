@@ -41,6 +41,11 @@ def apply_experts(rows: Tensor, counts: Counts, work: Work, *, group: Group = No
     plan        "pair" (all-to-alls) or "pieces" (chunks by source, without gradients); "" takes the second on GPUs
     """
     on = products.group_of(name_of(group))
+    wants = torch.is_grad_enabled() and rows.requires_grad
+    peers = None if plan == "pair" or wants or on.size() == 1 else products.reach(on, rows.device)
+    if peers is None and rows.device.type == "cpu":
+        experts = counts.numel() if isinstance(counts, Tensor) else [*map(len, counts)]
+        products.agree_on_host(f"apply_experts of {experts} experts, {[*rows.shape[1:]]} {rows.dtype} into {width}", on)
     width = rows.shape[1] if width is None else width
     table = _table(counts, on, rows.device)
     local = len(table[0]) // on.size()
@@ -49,8 +54,6 @@ def apply_experts(rows: Tensor, counts: Counts, work: Work, *, group: Group = No
         raise ValueError(f"rows must be [{sum(table[on.rank()])}, k] by counts, not {tuple(rows.shape)}")
     if plan not in ("", "pair", "pieces"):
         raise ValueError(f"plan must be pair or pieces, not {plan!r}")
-    wants = torch.is_grad_enabled() and rows.requires_grad
-    peers = None if plan == "pair" or wants or on.size() == 1 else products.reach(on, rows.device)
     offsets = [[list(accumulate(row[rank*local:(rank + 1)*local])) for rank in range(on.size())] for row in table]
     if peers is None:
         return _by_collectives(rows, table, sent, work, on, width)

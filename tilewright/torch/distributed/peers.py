@@ -12,7 +12,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -142,11 +142,7 @@ class Peers:
         if self.broken:
             raise PeerTimeout(self.broken)
         if kind not in self.kinds:
-            others = self.say("call", kind)
-            for rank, text in enumerate(others):
-                if text != kind:
-                    raise ValueError(f"all ranks must make the same call with rows of one shape: rank {self.rank} "
-                                     f"makes {kind}, and rank {rank} {text}")
+            compare(self.rank, kind, self.say("call", kind))
             self.kinds.add(kind)
 
     def memory(self, size: int) -> Memory:
@@ -208,6 +204,14 @@ class Peers:
             "(set_timeout changes the time)")
         kind = type("PeerTimeout", (PeerTimeout,), {"__init__": lambda self, *_: RuntimeError.__init__(self, message)})
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.caller), ctypes.py_object(kind))
+
+
+def compare(own: int, kind: str, calls: Sequence[str]) -> None:
+    """ValueError unless the calls of all ranks are of this rank's kind."""
+    for rank, text in enumerate(calls):
+        if text != kind:
+            raise ValueError(f"all ranks must make the same call with rows of one shape: rank {own} makes {kind}, and "
+                             f"rank {rank} {text}")
 
 
 def _boot() -> str:

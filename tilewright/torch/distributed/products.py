@@ -19,7 +19,7 @@ import tilewright
 from tilewright.torch import narrow
 from tilewright.torch.distributed import model
 from tilewright.torch.distributed.model import Plan, Product
-from tilewright.torch.distributed.peers import Peers, peers_of
+from tilewright.torch.distributed.peers import Peers, compare, peers_of
 from tilewright.torch.distributed.run import Buffer, Landing, Tensors, add, run
 from tilewright.torch.library import define
 from tilewright.torch.ops import FP8, RESULTS, empty, result_dtype, rows_of
@@ -101,11 +101,30 @@ def reach(group: dist.ProcessGroup, device: torch.device) -> Peers | None:
     return peers if peers.together else None
 
 
+SAID = 256                                      # bytes of what ranks tell each other of a call
+_agreed: dict[str, tuple[dist.ProcessGroup, set[str]]] = {}
+
+
+def agree_on_host(call: str, group: dist.ProcessGroup) -> None:
+    """Peers.agree by a collective of the group: gloo ends a process that receives more than it expects."""
+    known = _agreed.get(group.group_name)
+    if known is None or known[0] is not group:
+        known = _agreed[group.group_name] = group, set()
+    if call not in known[1]:
+        said = torch.tensor([*call.encode()[:SAID].ljust(SAID)], dtype=torch.uint8)
+        heard = gathered(said.view(1, SAID), group)
+        compare(group.rank(), call[:SAID], [bytes(x.tolist()).decode().rstrip() for x in heard])
+        known[1].add(call)
+
+
 def _how(kind: str, text: str, group: dist.ProcessGroup, p: Product, device: torch.device, call: str,
-         uneven: bool = False) -> _How:
+         more: str, uneven: bool = False) -> _How:
+    """`call`: what must be equal on all ranks; `more`: what the model looks at, too, so that ranks choose one plan."""
     peers = None if group.size() == 1 or text == "pair" else reach(group, device)
     if peers is not None:
-        peers.agree(call)
+        peers.agree(f"{call}, {more}")
+    elif device.type == "cpu":
+        agree_on_host(call, group)
     if peers is None or not (p.rows and p.n and p.k):
         return _How(Plan("pair"), None)
     plan = model.parse(text, kind) if text else model.choose(kind, p, ("pair", "one") if uneven else model.FORMS)
@@ -155,7 +174,7 @@ def _gather(a: Tensor, b: Sequence[Tensor], scale_a: Tensor | None, scale_b: Seq
     widths, (m, k) = [x.shape[1] for x in b], rows.shape
     product = Product(m, sum(widths), k, a.itemsize, outs[0].itemsize, on.size())
     how = _how("gather", plan, on, product, a.device,
-               f"all_gather_matmul of {m} x {k} rows, {a.dtype}, and {widths} columns, {outs[0].dtype}")
+               f"all_gather_matmul of {m} x {k} rows, {a.dtype}", f"and {widths} columns, {outs[0].dtype}")
     flat = [x.flatten(0, -2) for x in outs]
 
     def multiplied(given: Tensors, to: Tensors, plus: Tensors | None, step: Any = None) -> None:
@@ -200,8 +219,8 @@ def _reduced(kind: str, name: str, a: Tensor, b: Tensor, scale_a: Tensor | None,
     on, rows, to = group_of(group), rows_of(a), out.flatten(0, -2)
     ranks, (m, k), n = on.size(), rows.shape, b.shape[1]
     product = Product(-(-m // ranks), n, k, a.itemsize, out.itemsize, ranks)
-    how = _how(kind, plan, on, product, a.device, f"{name} of {m} x {k} rows, {a.dtype}, and {n} columns, {out.dtype}",
-               uneven=m % ranks > 0)
+    how = _how(kind, plan, on, product, a.device, f"{name} of {m} rows and {n} columns, {out.dtype}",
+               f"{a.dtype}, k = {k}", m % ranks > 0)
 
     def multiplied(given: Tensors, to: Tensors, plus: Tensors | None, step: Any = None) -> None:
         multiply(given[0], b, to[0], None if scale_b is None else given[1], scale_b, plus[0] if plus else None)
