@@ -7,6 +7,7 @@ ever, and what that thread was making stays half made. So
                     loaded, plans chosen, tuning results read. A fork waits until no other thread holds it
     hold(lock)      a fork waits for this one too, after `building`: for a library that makes things under its own lock
     Lock()          for anything else. What it protects is whole at every moment: a child has the lock anew, and free
+    looked_up       a table's entry, made under `building`
     cached_property without the lock that functools has in it before Python 3.12, one for all instances
 
 Modules of tilewright that another thread is importing are waited for as well: a child could not import them again.
@@ -17,10 +18,12 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+MOST = 4096         # entries of a table
 PATIENCE_S = 30.0  # that a fork waits for another thread: a compilation takes a second, and a fork must come some time
 
 
@@ -56,6 +59,19 @@ _taken: list[Any] = []          # by the fork under way, in this order
 def hold(lock: Any) -> None:
     """A fork takes this reentrant lock, which a library has, before it happens and gives it back after it."""
     _foreign.append(lock)
+
+
+def looked_up(table: dict[Any, Any], key: Any, make: Callable[[], Any], most: int = MOST) -> Any:
+    """What a table has for a key. What it lacks is made, and kept unless it is None; a full table begins anew."""
+    found = table.get(key)
+    if found is None:
+        with building:
+            found = make()
+            if len(table) >= most:
+                table.clear()
+            if found is not None:
+                table[key] = found
+    return found
 
 
 def imported(name: str) -> Any:

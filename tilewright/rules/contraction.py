@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tilewright import formats
+from tilewright import forks, formats
 from tilewright.rules import arguments
 from tilewright.rules.arguments import Array
 from tilewright.rules.shapes import merge, strided
@@ -25,7 +25,6 @@ from tilewright.rules.subscripts import Label, Labels
 # times the size of the other operand, from which the order of a product follows the layout of one: by a Zen 3
 # 140608 x 52 x 52 had 1.45 of OpenBLAS's rate, 52 x 140608 x 52 with both by rows 0.95
 MUCH = 2
-MOST_LAYOUTS = 1024
 ROWS = 128      # of C's blocks, from which a batch of them is faster than one product by tables
 
 
@@ -184,11 +183,7 @@ def layout(a: Term, b: Term, kept: Labels, place: Term | None, output: Labels, b
     """
     looks = ((x.labels, x.array.shape, x.array.strides, x.array.itemsize) for x in (a, b, place) if x)
     key = kept, output, by_second, *looks
-    found = _layouts.get(key)
-    if found is None:
-        if len(_layouts) >= MOST_LAYOUTS:
-            _layouts.clear()
-        found = _layouts[key] = _layout(a, b, kept, place, output, by_second)
+    found: Layout = forks.looked_up(_layouts, key, lambda: _layout(a, b, kept, place, output, by_second))
     return found
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tilewright import formats
+from tilewright import forks, formats
 from tilewright.expressions import DEFAULT
 from tilewright.expressions.composed import finished, with_scales
 from tilewright.expressions.function import Aux, Epilogue, kind_of
@@ -21,7 +21,6 @@ from tilewright.rules import arguments
 from tilewright.rules.arguments import Array
 from tilewright.rules.call import Call, Product
 
-MOST = 512
 _made: dict[tuple[Any, ...], tuple[Epilogue, Expression]] = {}
 
 
@@ -49,13 +48,9 @@ def format_of(dtype: np.dtype[Any]) -> formats.Format | None:
 
 def epilogue_of(expression: Expression, operands: tuple[Aux, ...], results: tuple[str, ...]) -> Epilogue:
     """The Epilogue of these parts, one object for equal parts, so that its text is written once."""
-    key = id(expression), operands, results
-    found = _made.get(key)
-    if found is None:
-        if len(_made) >= MOST:
-            _made.clear()
-        found = _made[key] = Epilogue(expression, operands, results), expression     # kept: so is its id
-    return found[0]
+    made: Epilogue = forks.looked_up(_made, (id(expression), operands, results), lambda: (
+        Epilogue(expression, operands, results), expression))[0]        # kept: so is its id
+    return made
 
 
 SCALES = OWN + "scale_a", OWN + "scale_b", OWN + "alpha"        # of sums, as operands

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tilewright import formats
+from tilewright import forks, formats
 from tilewright.attention_problem import Attention
 from tilewright.kernels.cpu import jobs
 from tilewright.plans import asked, cpu_attention as plans
@@ -72,11 +72,7 @@ repeats.derived.append(_planned)
 
 
 def _chosen(case: AttentionCase, target: CpuTarget) -> CpuAttention:
-    found = _planned.get((case, target))
-    if found is None:
-        if len(_planned) >= repeats.MOST:
-            _planned.clear()
-        found = _planned[case, target] = choice.chosen(case, target)[0]
+    found: CpuAttention = forks.looked_up(_planned, (case, target), lambda: choice.chosen(case, target)[0])
     return found
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
+from tilewright import forks
 from tilewright.expressions.numerics import PLAIN, Numerics
 from tilewright.kernels.cpu.jobs import Finish
 from tilewright.plans import lowering
@@ -55,7 +56,7 @@ def gemm(a: Array, b: Array, c: Array, counts: tuple[int, int, int, int], *, thr
     threads = threads or pool.get_num_threads()
     key = ("contraction", a.shape, b.shape, a.strides, b.strides, c.strides, a.dtype, b.dtype, c.dtype, counts, threads,
            target, invariant)
-    recipe = engine.looked_up(engine.prepared, key, lambda: planned(a, b, c, counts, threads, target, invariant))
+    recipe = forks.looked_up(engine.prepared, key, lambda: planned(a, b, c, counts, threads, target, invariant))
     if recipe is None:
         return False
     at_a, at_b, at_c = (recipe.address(x) for x in (a, b, c))

@@ -5,7 +5,7 @@ A call looks up a `Recipe` by shape, strides and thread count; the first call of
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import accumulate, chain
@@ -30,8 +30,6 @@ from tilewright.runtime.cpu.host import SWAPPED, Host, host
 from tilewright.runtime.cpu.layout import address
 from tilewright.runtime.cpu.recipe import Prepares, Recipe
 from tilewright.targets import CpuTarget, detect
-
-MOST_RECIPES = 4096
 
 prepared: dict[tuple, Any] = {}         # what follows from plans: recipes, ways of epilogues and of groups
 
@@ -71,7 +69,7 @@ def gemm(a: Array, b: Array, c: Array, alpha: float = 1.0, beta: float = 0.0, *,
         return run(recipe, packed.plan.swap, a, b, c, alpha, beta)
     key = (m, n, k, a.strides[-2:], b.strides[-2:], c.strides[-2:], a.dtype, b.dtype, c.dtype, threads, plan, target,
            word, conj, semiring, invariant)
-    recipe, swapped = looked_up(prepared, key, lambda: _chosen(
+    recipe, swapped = forks.looked_up(prepared, key, lambda: _chosen(
         x, y, z, threads, plan, target, word, conj, semiring, invariant))
     if m == n and not beta and address(a) == address(b) and symmetric.applies(recipe, a, b, c, alpha):
         note(recipe, swapped, *((b.T, a.T) if swapped else (a, b)), c, alpha, beta)
@@ -214,19 +212,6 @@ def plan_problem(problem: Gemm, target: CpuTarget, threads: int | None = None, a
 def default_threads(target: CpuTarget) -> int:
     """The threads that matmul would use; for a target that does not run here, its cores."""
     return pool.get_num_threads() if target.runnable else target.cores
-
-
-def looked_up(table: dict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:
-    """What a table has for a key; made, and kept unless it is None, where it has nothing."""
-    found = table.get(key)
-    if found is None:
-        with forks.building:
-            found = make()
-            if len(table) >= MOST_RECIPES:
-                table.clear()
-            if found is not None:
-                table[key] = found
-    return found
 
 
 def _chosen(a: Array, b: Array, c: Array, threads: int, plan: CpuPlan | None, target: CpuTarget | None,

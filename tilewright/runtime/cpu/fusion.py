@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright import forks
 from tilewright.expressions.composed import ADDED, ALPHA, BETA, with_scalars
 from tilewright.expressions.function import Aux, Epilogue
 from tilewright.expressions.numerics import Numerics
@@ -278,7 +279,7 @@ def with_factors(epilogue: Epilogue, operands: list[Array], sums: np.dtype[Any],
     if alpha == 1 and not beta:
         return epilogue, operands
     how = alpha != 1, bool(beta)
-    extended, _ = engine.looked_up(engine.prepared, ("factors", id(epilogue.expression), *how), lambda: (
+    extended, _ = forks.looked_up(engine.prepared, ("factors", id(epilogue.expression), *how), lambda: (
         with_scalars(epilogue.expression, *how), epilogue.expression))      # kept: so is its id
     read, found = list(epilogue.reads), list(operands)
     columns = shape[-1] // 2 if epilogue.paired else shape[-1]

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tilewright import forks
 from tilewright.expressions.function import Epilogue
 from tilewright.expressions.numerics import Numerics
 from tilewright.kernels.cpu import jobs
@@ -132,7 +133,7 @@ def way_for(work: Work, side: Side | None, size: int) -> Way:
     key = ("groups", m if side else m == 1, work.n, k, side and side.key, work.sums, work.epilogue.text, work.plan,
            work.target, work.invariant, *[None if x is None else x[:3] for x in (*work.results, *work.operands)])
     keep = work.on is host and (side is None or side.packed is None)
-    return engine.looked_up(engine.prepared if keep else {}, key, lambda: _way(work, side, m, k))
+    return forks.looked_up(engine.prepared if keep else {}, key, lambda: _way(work, side, m, k))
 
 
 def rounded_up(size: int) -> int:

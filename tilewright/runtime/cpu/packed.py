@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright import __version__
+from tilewright import __version__, forks
 from tilewright.compiler.checked_file import PANELS, Kind, Refused, believed, made_for
 from tilewright.formats.table import get
 from tilewright.kernels.cpu import jobs
@@ -89,7 +89,7 @@ class Packed:
             return engine.ready(self._by_plan(_lowered(
                 (k, n), c.shape[0], threads, engine.strides(a), (n, 1), engine.strides(c), self._takes, self.sums,
                 self.target, word, c.dtype)), prepacked="b")
-        return engine.looked_up(self._recipes, (c.shape[0], a.strides, c.strides, c.dtype, threads), build)
+        return forks.looked_up(self._recipes, (c.shape[0], a.strides, c.strides, c.dtype, threads), build)
 
     def planned(self, product: lowering.Product) -> engine.Planned:
         """The plan of a product with this operand."""

@@ -92,7 +92,7 @@ def way_for(of: Sums, results: list[Array | None], operands: list[Array], epilog
     lie = [(x.shape, x.strides) for x in (of.a, of.b, *results) if x is not None] if of.counts else []
     key = ("epilogue", of.sizes, *lie, of.a.strides[first:], of.b.strides[first:], of.a.dtype, of.b.dtype, *of[2:],
            epilogue.text, *[(x.strides[-2:], x.dtype) for x in (*results, *operands) if x is not None])
-    found: Way = engine.looked_up(engine.prepared, key, lambda: way_of(of, results, operands, epilogue))
+    found: Way = forks.looked_up(engine.prepared, key, lambda: way_of(of, results, operands, epilogue))
     return found
 
 
