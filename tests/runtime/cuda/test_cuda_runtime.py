@@ -14,6 +14,7 @@ from tests.doubles.fake_cuda import install, real
 from tests.helpers.graphs import capture
 from tilewright.compiler import artefact
 from tilewright.ir import Kernel, f32, f64, i32, i64, ptr
+from tilewright.lab.ladder.texture import LinearTexture
 from tilewright.runtime.cuda import driver, module
 from tilewright.runtime.cuda.module import Answers, handle_of
 from tilewright.runtime.gpu import memory
@@ -483,7 +484,7 @@ def test_errors_of_functions_by_address(fake):
 
 def test_textures(fake):
     here = module.device()
-    texture = module.LinearTexture(here, 512 * 9, 1600)
+    texture = LinearTexture(here, 512 * 9, 1600)
     assert fake.textures[texture.handle] == (512 * 9, 1600)
     del texture
     assert not fake.textures
@@ -494,7 +495,7 @@ def test_textures(fake):
         (512, 16 << 28, "1 to 134217728 texels"),
     ):
         with pytest.raises(ValueError, match=why):
-            module.LinearTexture(here, pointer, size)
+            LinearTexture(here, pointer, size)
 
 
 def test_threads_launch_at_once(fake):

@@ -16,6 +16,7 @@ from tests.helpers.graphs import capture
 from tests.helpers.plain_gemm import Compiled, Split
 from tilewright.compiler import artefact
 from tilewright.ir import Kernel, Texture, f32, i32, ptr
+from tilewright.lab.ladder.texture import LinearTexture
 from tilewright.runtime import repeats
 from tilewright.runtime.cuda import module as cuda
 from tilewright.runtime.cuda.driver import call
@@ -143,7 +144,7 @@ def test_textures(torch):
         out[k.thread[0] * 4 + e] = texel[e]
     kernel = loaded(k.function)
     x, y = torch.arange(64.0, device="cuda"), torch.full((128,), -1.0, device="cuda")
-    looked = cuda.LinearTexture(cuda.device(), x.data_ptr(), 256)
+    looked = LinearTexture(cuda.device(), x.data_ptr(), 256)
     cuda.Prepared(kernel, (1,), (looked.handle, y.data_ptr()))()
     torch.cuda.synchronize()
     assert torch.equal(y[:64], x)

@@ -11,8 +11,9 @@ from tilewright.lab.ladder.gpu11_texture import aligned, texels
 from tilewright.lab.ladder.gpu13_dispatch import choose
 from tilewright.lab.ladder.run import compiled
 from tilewright.lab.ladder.steps import DISPATCH, GpuStep, TensorStep, step as find
+from tilewright.lab.ladder.texture import TEXEL, LinearTexture
 from tilewright.runtime.cuda import module
-from tilewright.runtime.cuda.module import TEXEL, Device, LinearTexture
+from tilewright.runtime.cuda.module import Device
 from tilewright.targets.tensor_maps import TiledMap
 
 

@@ -9,10 +9,10 @@ from typing import Any
 from tilewright.ir import Function, Kernel, f32, i32, ptr, vec
 from tilewright.lab.bench.gpu_device import TorchDevice
 from tilewright.lab.ladder import gpu04_shared, gpu08_buffered, gpu10_stored, gpu11_texture, gpu_gemm
+from tilewright.lab.ladder.texture import LinearTexture
 from tilewright.lab.measure import gpu_rules, gpu_state
 from tilewright.lab.reproduce.row import Cell, Setting
 from tilewright.lab.reproduce.sources import excerpt, functions
-from tilewright.runtime.cuda import module
 
 LISTINGS: dict[str, Callable[[Setting], Cell]] = {}     # by the item's name
 
@@ -38,7 +38,7 @@ for name, those, text, short in (
     ("SGEMM in pseudocode", (gpu10_stored.emit_stored, gpu08_buffered.multiply, gpu_gemm.outer_product,
                              gpu10_stored.write), "Step 10, whole.", "it runs"),
     ("is_aligned", (gpu11_texture.aligned,), "The test of step 11.", "6 conditions"),
-    ("texture objects", (module.LinearTexture,), "A texture over linear memory, by the driver.", "2 objects"),
+    ("texture objects", (LinearTexture,), "A texture over linear memory, by the driver.", "2 objects"),
 ):
     LISTINGS[name] = partial(ours, those, text, short)
 

@@ -33,21 +33,20 @@ from tilewright.runtime.cuda.driver import (
     why_not,
 )
 from tilewright.runtime.gpu import launch as launches, memory
-from tilewright.runtime.gpu.driver import Kept, Owned
+from tilewright.runtime.gpu.driver import Kept
 from tilewright.runtime.gpu.launch import MOST_MODULES, Args
 from tilewright.runtime.gpu.memory import Workspaces, handle_of
 from tilewright.targets import GpuTarget
 from tilewright.targets.tensor_maps import ALIGN, BYTES, ELEMENTS, PIECE, ImageMap, TiledMap
 
 __all__ = [
-    "Block", "CudaError", "CudaFunction", "Device", "Event", "LinearTexture", "Memory", "Module", "Prepared", "Stream",
+    "Block", "CudaError", "CudaFunction", "Device", "Event", "Memory", "Module", "Prepared", "Stream",
     "TensorMaps", "Unavailable", "available", "count", "device", "fill", "handle_of", "load", "synchronize", "target",
     "tensor_map", "why_not", "workspaces",
 ]
 
 LOG_BYTES = 1 << 16  # room for what the driver's assembler says
 MOST_STREAMS = 256  # whose launch configurations are kept, of one kernel
-CHANNELS, TEXEL = 4, 16  # of a texture: words of 32 bits, and bytes
 synchronize, fill = library.synchronize, library.fill
 
 
@@ -124,37 +123,6 @@ def _zeroed(on: Device, size: int) -> Memory:
 
 os.register_at_fork(after_in_child=_pool.cache_clear)
 workspaces = Workspaces(Memory, Block, fill, prepare=lambda on: _pool(on.index), zeroed=_zeroed)
-
-
-class LinearTexture(Owned):
-    """A texture object over `size` bytes at `pointer`; `handle` is what a kernel's Texture parameter takes. Texel i is
-    the i-th 16 bytes, and zeros past the end.
-
-    `element` is "f32", or "f64" or "i32", which travel as integers. The memory is the caller's, who keeps it for as
-    long as the texture is used. ValueError, with the reason, for memory that textures cannot look at: use a kernel that
-    loads through pointers then.
-    """
-
-    library, frees = library, "TexObjectDestroy"
-
-    def __init__(self, on: Device, pointer: int, size: int, element: str = "f32") -> None:
-        align, most = on.attribute("TEXTURE_ALIGNMENT"), on.attribute("MAXIMUM_TEXTURE1D_LINEAR_WIDTH")
-        if pointer % align:
-            raise ValueError(f"a texture begins at a multiple of {align} bytes, and the array at {pointer % align} "
-                             "past one")
-        if size % TEXEL:
-            raise ValueError(f"a texture holds whole texels of {TEXEL} bytes, and the array has {size} bytes")
-        if not 0 < size <= most * TEXEL:
-            raise ValueError(f"a texture holds 1 to {most} texels of {TEXEL} bytes, and the array has {size // TEXEL}")
-        driver = api()
-        what, how = driver.CUDA_RESOURCE_DESC(), driver.CUDA_TEXTURE_DESC()
-        what.resType = driver.CUresourcetype.CU_RESOURCE_TYPE_LINEAR
-        what.res.linear.devPtr = driver.CUdeviceptr(pointer)
-        word = driver.CUarray_format
-        what.res.linear.format = word.CU_AD_FORMAT_FLOAT if element == "f32" else word.CU_AD_FORMAT_SIGNED_INT32
-        what.res.linear.numChannels = CHANNELS
-        what.res.linear.sizeInBytes = size
-        self.create(on, lambda: int(call("cuTexObjectCreate", what, how, None)))
 
 
 def tensor_map(described: TiledMap | ImageMap, address: int) -> bytes:
