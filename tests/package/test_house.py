@@ -62,9 +62,9 @@ MOST = {
     "lines of the body of matmul": 31,
     "functions over 60 lines": 36,
     "files over 400 lines": 0,
-    "lines of the library": 74272,
+    "lines of the library": 74359,
     "lines of loop nests": 12143,
-    "lines of the lab": 28218,
+    "lines of the lab": 28228,
     "lines of other engines": 8248,
 }
 OTHERS = "dask/", "mpi/", "numpy/", "jax/", "checkpoints/", "torch/distributed/"  # what serves programs of others

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 
@@ -10,7 +11,7 @@ import pytest
 
 import tilewright as tw
 from tilewright import formats
-from tilewright.plans import asked, gpu_shape
+from tilewright.plans import asked, gpu_shape, wgmma_model, wgmma_residuals
 from tilewright.plans.nvidia import candidates, choose, cost, peak
 from tilewright.plans.nvidia_plan import NvidiaPlan
 
@@ -222,3 +223,15 @@ def test_code_is_for_any_sizes(plan):
     first, second = (tw.compile(tw.Gemm(m, n, k, format, layout="nt"), H200, plan).asked
                      for m, n, k in zip(rows, (256, 1024), (512, 2048)))
     assert [x.key for x in first] == [x.key for x in second]
+
+
+def test_what_measured_plans_say_of_a_time():
+    """A factor that trees find, in words; of products like those that were measured alone."""
+    shape = gpu_shape.shape("bf16", "bf16", "bf16", 1000, 3000, 6216, "nt")
+    found = wgmma_model.cost(shape, PLAN, H200)
+    with_words = wgmma_residuals.words(found.values)
+    assert len(found.values) == len(wgmma_residuals.WORDS)
+    assert math.prod(factor for _, factor in with_words) == pytest.approx(wgmma_residuals.factor(found.values))
+    assert 0.7 < wgmma_residuals.factor(found.values) < 1.4
+    for other in (shape._replace(batch=2), shape._replace(m=32), shape._replace(a="i8", b="i8")):
+        assert wgmma_model.cost(other, PLAN, H200).values == ()

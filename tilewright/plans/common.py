@@ -146,6 +146,7 @@ class Cost:
     parts: tuple[tuple[str, float], ...]                    # seconds by cause; a model says whether they add up
     traffic: Mapping[str, tuple[Term, ...]] = field(default_factory=dict)       # by level of memory
     rounds: float | None = None         # GPUs: in which all compute units finish all tiles of C
+    values: tuple[float, ...] = ()      # by which wgmma_residuals.py describes the plan
     vectors: int = 0                    # CPUs: multiply-add instructions, with the lanes that edges leave empty
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 from math import ceil
 from typing import TYPE_CHECKING
 
-from tilewright.plans import epilogues, prologues
+from tilewright.plans import epilogues, prologues, wgmma_residuals as residuals
 from tilewright.plans.common import Cost, Term
 from tilewright.plans.gemv_rules import LANES
 from tilewright.plans.gpu import memory_traffic
@@ -15,6 +15,7 @@ from tilewright.plans.wgmma_rules import APART
 if TYPE_CHECKING:
     from tilewright.plans.gpu_shape import GpuShape
     from tilewright.plans.nvidia_plan import NvidiaPlan
+    from tilewright.plans.wgmma_rules import Division
     from tilewright.targets.nvidia import GpuTarget
 
 # By the target's rates of wgmma. Fitted by bench/fit_costs.py to plans of random shapes in bf16, f16, fp8 and i8 on an
@@ -112,7 +113,22 @@ def cost(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Cost:
     longest = work                                  # of what goes on at once, and more the nearer others come to it
     for other, apart in ((through_l2, BESIDE_L2), (power, BESIDE_POWER), (memory, BESIDE_MEMORY)):
         longest = (longest**apart + other**apart) ** (1/apart)
-    return Cost(alone + longest, found, rounds=rounds)
+    return _corrected(shape, p, d, Cost(alone + longest, found, rounds=rounds), busy, step)
+
+
+def _corrected(shape: GpuShape, p: NvidiaPlan, d: Division, c: Cost, busy: int, step: float) -> Cost:
+    """The cost with what times of measured plans say of it, where such plans have been measured. `busy` multiprocessors
+    have a step of k in `step` clocks."""
+    if not residuals.measured(shape, p):
+        return c
+    parts, high, wide, rounds = d.parts(), ceil(shape.m / p.cta_m), ceil(shape.n / p.cta_n), c.rounds or 0.0
+    work, power, through_l2, memory = (seconds / c.seconds for _, seconds in c.parts)
+    values = (p.cta_m, p.cta_n, p.cta_k, p.warpgroups, p.pingpong, p.swap, shape.bits[0], p.ctas, d.clusters, busy,
+              work, through_l2, power, memory, step, rounds, rounds % 1, d.tiles, d.share, max(parts, default=1),
+              (1 + (d.apart % d.share > 0))*bool(parts), shape.m*shape.n / (high*p.cta_m * wide*p.cta_n), high, wide,
+              shape.pitch_a, shape.pitch_b, shape.layout[0] == "n", shape.layout[1] == "t")
+    factor = residuals.factor(values)
+    return Cost(factor*c.seconds, tuple([(what, factor*each) for what, each in c.parts]), rounds=rounds, values=values)
 
 
 def _decoded(shape: GpuShape, p: NvidiaPlan, step: float) -> float:

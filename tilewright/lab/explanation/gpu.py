@@ -19,7 +19,7 @@ from tilewright.lab.explanation.record import (
     asked_for,
 )
 from tilewright.lab.explanation.terminal import duration
-from tilewright.plans import common, gpu, gpu_shape, passes, small_rules
+from tilewright.plans import common, gpu, gpu_shape, passes, small_rules, wgmma_residuals
 from tilewright.plans.amd import AmdPlan
 from tilewright.plans.common import Cost
 from tilewright.plans.gpu_shape import GpuShape
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tilewright.lab.tuner.space import Space
     from tilewright.problem import Gemm
 
+NOTED = 0.01            # by which a factor differs from 1, so that it is named
 SHOWN = 4               # plans that are shown beside the one that runs; kinds of reasons for those that cannot
 # Where a plan comes from, if it is not the model's choice: plans.measured.choice.chosen
 ORIGINS = {choice.MEASURED: "measured to be the fastest (tilewright tune show)",
@@ -129,7 +130,16 @@ def time(there: Space, plan: Any, cost: Cost, basis: Basis) -> Time:
     source = basis.source if basis.ceilings else f"{MODEL}{target.model}{UNMEASURED}"
     return Time(cost.seconds, (*parts, Part(REST, max(rest, 0.0))), source, cost.bound, peak,
                 "the instructions of this plan at the highest clock",
-                notes=tuple(_sustained(cost, peak, there.shape, target)))
+                notes=(*_sustained(cost, peak, there.shape, target), *_learned(cost)))
+
+
+def _learned(cost: Cost) -> Iterator[str]:
+    """What times of measured plans have changed in a prediction."""
+    if cost.values:
+        about = ", ".join(f"{word} {factor:.2f}" for word, factor in wgmma_residuals.words(cost.values)
+                          if abs(factor - 1) >= NOTED)
+        yield (f"with a factor of {wgmma_residuals.factor(cost.values):.2f}, by which measured plans like it differed "
+               f"from the model{': '*bool(about)}{about}")
 
 
 def _sustained(cost: Cost, peak: float, shape: GpuShape, target: Any) -> Iterator[str]:
