@@ -65,7 +65,7 @@ MOST = {
     "lines of the library": 74359,
     "lines of loop nests": 12143,
     "lines of the lab": 28228,
-    "lines of other engines": 8248,
+    "lines of other engines": 8249,
 }
 OTHERS = "dask/", "mpi/", "numpy/", "jax/", "checkpoints/", "torch/distributed/"  # what serves programs of others
 NESTS = "nests/"         # the folder of users' loops, counted by itself: it is no part of how products are made

@@ -198,7 +198,8 @@ class _OnDevice(dlpack.DeviceArray):
 
 def _run_on_device(frame: int, text: bytes, buffers: Sequence[int]) -> None:
     context = _words[frame + CONTEXT]
-    (_, stream, error), (_, device, more) = (_ask(8 * frame, x, context, 0) for x in (STREAM_GET, DEVICE_GET))
+    _, stream, error = _ask(8 * frame, STREAM_GET, context, 0)
+    _, device, more = _ask(8 * frame, DEVICE_GET, context, 0)
     if error or more:
         raise RuntimeError("XLA does not say stream and device")
     device, stream = device & 0x7fff_ffff, stream or CUDA.default_stream
