@@ -66,7 +66,7 @@ def test_errors(at):
     x = np.append(x, np.zeros(-x.size % 16, np.float32))
     y = np.empty((len(elementary.SHORT), x.size), np.float32)
     with np.errstate(all="ignore"):
-        run(emit(16), x.size, x, y)
+        run(emit(8), x.size, x, y)
         exact = OPERATIONS[name].numpy(x.astype(np.float64))
     exact[x < -40] = 0.0
     error = np.abs(y[at] - exact)
@@ -90,7 +90,7 @@ def test_special_numbers_and_the_simulator():
     x = np.resize(x, 32)
     y, z = np.empty((2, len(elementary.SHORT), x.size), np.float32)
     with np.errstate(all="ignore"):
-        run(emit(16), x.size, x, y)
+        run(emit(8), x.size, x, y)
         simulator.run(emit(1), x.size, x, z)
     assert same_bits(y, z)
     assert np.array_equal(y[:, 0], np.full(len(y), np.inf))
@@ -108,5 +108,5 @@ def test_epilogues_take_them_on_cpus():
                           out_dtype=dtype)
         at = [*elementary.SHORT].index(("gelu", bits))
         x, y = np.resize(sums, 2000), np.empty((len(elementary.SHORT), 2000), np.float32)
-        run(emit(16), 2000, x, y)
+        run(emit(8), 2000, x, y)
         assert same_bits(found.ravel(), y[at].astype(dtype))
