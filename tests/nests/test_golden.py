@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import tilewright as tw
 from tests.nests import golden
 from tilewright import simulator
 from tilewright.lab.ladder.gpu01_naive import emit_naive
@@ -98,6 +99,7 @@ def test_large_ones_are_checked_with_small_tiles(make):
     assert "in the simulator with" in str(checked)
 
 
+@pytest.mark.skipif(tw.detect().lanes(4) < 16, reason="vectors of 16 numbers need AVX-512")
 @pytest.mark.parametrize("worker", [False, True])
 def test_the_micro_kernel_runs(worker):
     m, n, k = 100, 150, 300

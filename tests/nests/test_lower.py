@@ -4,6 +4,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import tilewright as tw
 from tilewright import simulator
 from tilewright.compiler.llvm import assembly
 from tilewright.ir import bf16, f16, f32, f64, i8, i16, i32, i64
@@ -64,6 +65,7 @@ def both(lowered, arrays, grid=None, scratch=()):
     return results
 
 
+@pytest.mark.skipif(tw.detect().lanes(4) < 16, reason="vectors of 16 numbers need AVX-512")
 @pytest.mark.parametrize("n", [64, 61, 33])
 def test_a_micro_kernel(n):
     """C in registers, 4 x 2 vectors of 16, B packed; columns beyond the last one under masks."""
