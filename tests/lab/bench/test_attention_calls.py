@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from typer.testing import CliRunner
 
 from tilewright.attention_problem import Attention
 from tilewright.lab.bench import study
 from tilewright.lab.bench.suites import attention_calls as suite
+from tilewright.lab.cli import app
 
 
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
@@ -34,3 +36,11 @@ def test_means() -> None:
     rows = [{"case": "1x1x9x64 f32", "threads": 1, "seconds": {study.OURS: [1.0, 1.0], "torch": [x, x]}}
             for x in (1.0, 4.0)]
     assert suite.means(rows) == ["f32, 1 threads, beside torch: geometric mean 2.00, least 1.00 of 2"]
+
+
+def test_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setattr(study, "seconds", lambda sides, *how: {side: [1e-3, 1e-3] for side in sides})
+    printed = CliRunner().invoke(app, "bench attention --format f32 --seed 3 --count 1 --quick --threads 1".split())
+    assert printed.exit_code == 0, printed.output
+    assert "beside torch: geometric mean 1.00, least 1.00 of 1" in printed.output

@@ -275,7 +275,7 @@ def records(kind: str, options: Options, console: Console, device: str = CPU, **
     found = report.extra[kind] = []
     with Progress(console, "starting", len(cases) * len(options.threads)) as bar:
         for each in study.records(suite, cases, options.threads, options.quick, bar.update, on, options.despite_load,
-                                  **({"on": on, "plans": options.plans} if drawn else {})):
+                                  **({"plans": options.plans} if drawn else {})):
             bar.advance()
             found.append(each)
     for line in suite.means(found) if drawn else ():

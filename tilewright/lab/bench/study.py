@@ -107,14 +107,15 @@ def seconds(sides: Mapping[str, Sequence[Any]], rules: Rules, on: TorchDevice | 
 def records(suite: Any, cases: Sequence[tuple[str, int]], threads: Iterable[int] = (1,), quick: bool = False,
             step: Callable[[str], None] = lambda what: None, on: TorchDevice | None = None, despite_load: bool = False,
             **more: Any) -> Iterator[dict[str, Any]]:
-    """The record of each case, (name, n), of which `suite.make(name, n, threads, **more)` has the calls; `step` is
-    called before it is measured. RuntimeError for a wrong result, unless the suite has `means`, of what is right."""
+    """The record of each case, (name, n), of which `suite.make(name, n, threads, **more)` has the calls, with the
+    device where there is `more`; `step` is called before it is measured. RuntimeError for a wrong result, unless the
+    suite has `means`, of what is right."""
     before = tw.get_num_threads()
     try:
         for count, (name, n) in product(threads, cases):
             tw.set_num_threads(count)
             step(f"{name}, {n:,}, {count} threads")
-            case = suite.make(name, n, count, **more)
+            case = suite.make(name, n, count, **(more | {"on": on} if more else {}))
             rules = gpu_rules(quick) if on else Rules.choose(count, quick)
             found = row(case, rules, on, suite.__name__.rpartition(".")[2], despite_load and count == 1)
             for side, why in found.pop("failed").items() if not hasattr(suite, "means") else ():
