@@ -247,6 +247,22 @@ def test_repeated_on_a_gpu_with_one_array_twice(monkeypatch):
         np.testing.assert_array_equal(z, want)
 
 
+def test_zeros_of_both_signs_are_repeated_apart(monkeypatch):
+    on = machine(monkeypatch, "sm_90a")
+    x, y = (aligned(np.ones((16, 16), np.float32)) for _ in range(2))
+    a, b = map(on.array, (x, y))
+
+    @tw.loops
+    def divided(A, B, alpha):
+        for i in range(A.shape[0]):
+            for j in range(A.shape[1]):
+                B[i, j] = A[i, j] / alpha
+    for alpha in (0.0, 0.0, -0.0, 2.0, -0.0, 0.0):
+        divided(a, b, alpha)
+        on.finish()
+        assert (y == (1 / alpha if alpha else np.copysign(np.inf, alpha))).all()
+
+
 def test_arguments_that_there_are_none_of_are_refused():
     loops, shapes = contractions.three_loops, [(3, 3)] * 3
     fast, x = tw.optimize(loops, *shapes, search=False), np.ones((3, 3), np.float32)

@@ -123,7 +123,7 @@ def _alike(function: Function, args: Sequence[Any], grid: Any) -> tuple[Any, Any
     library, first, pointers = None, None, list[int]()
     for x in args:
         if isinstance(x, (int, float)):
-            what.append(x)
+            what.append(x or str(x))        # -0.0 is not 0.0
             continue
         if library is None:
             library, first = arrays.library_of(x), x

@@ -53,7 +53,7 @@ class Calls:
         asked = library.asked(arrays)
         if asked is None:
             return False
-        numbers = [(type(x), x) for x in args if type(x) in NUMBERS] if len(arrays) < len(args) else ()
+        numbers = [(type(x), x or str(x)) for x in args if type(x) in NUMBERS] if len(arrays) < len(args) else ()
         found = self.known.get((asked[0], *numbers))
         if found is None:
             return False
@@ -93,7 +93,7 @@ class Calls:
             self.known.clear()
         number = {n: i for i, n in enumerate(places)}
         apart = tuple([(number[n], i) for n in written for i in range(len(places)) if i != number[n]])
-        key = asked[0], *[(type(x), x) for n, x in enumerate(args) if n not in number]
+        key = asked[0], *[(type(x), x or str(x)) for n, x in enumerate(args) if n not in number]    # -0.0 is not 0.0
         self.known[key] = _Launches(cast(Any, tuple([(record, tuple(found)) for record, found in steps])), apart, spans)
 
 
