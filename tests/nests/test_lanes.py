@@ -81,6 +81,12 @@ def fading(X, Y):
             Y[i, j] = 0.5 * Y[i, j - 1] + X[i, j]
 
 
+def doubled(X, Y):
+    for i in range(X.shape[0]):
+        for j in range(1, X.shape[1]):
+            Y[i, j] = Y[i, j - 1] + Y[i, j - 1]
+
+
 def running(X, Y):
     """Of several elements, in place and elsewhere, and what the sum is in the end."""
     for i in range(X.shape[0]):
@@ -177,7 +183,7 @@ def test_refused():
         rows.bind(i="block.x").lanes(48)
     with pytest.raises(Illegal, match=r"nothing may be bound to thread\.y"):
         rows.bind(i="thread.y").lanes(64)
-    for f, shape in ((fading, (5, 70)), (borrowed, 5)):
+    for f, shape in ((fading, (5, 70)), (doubled, (5, 70)), (borrowed, 5)):
         with pytest.raises(Illegal, match="no loop has rounds that threads could share"):
             schedule(f, np.ones((5, 70), np.float32), np.ones(shape, np.float32)).bind(i="block.x").lanes()
     with pytest.raises(Illegal, match="each sum of floats is cut to a whole number"):

@@ -56,7 +56,7 @@ def scan(s: Scheduled, loop: For, register: Register) -> Scan | None:
     if do.reduce or rest or do.value[0] not in REDUCTIONS or previous not in do.value[1:] or loop.index not in {
             x for p in do.target.subscripts for x in p.names}:
         return None
-    term = next(x for x in (*do.value[1:], previous) if x != previous)
+    term = next((x for x in do.value[1:] if x != previous), previous)
     if any(a.array == array for a in leaves(term)):
         return None
     op, element = do.value[0], in_parts(s, Do(do.target, do.value[0], term, do.line))
