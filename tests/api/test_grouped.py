@@ -81,7 +81,7 @@ def test_a_plan_that_writes_as_many_rows_as_it_has_registers_for():
     with pytest.raises(ValueError, match="stream 6x2 does not"):
         tw.grouped_matmul(a, b, [5], plan="stream 6x2")
     out = np.full((5, 40), 7, np.float32)
-    tw.grouped_matmul(a[:4], b, [4], plan="stream 4x4", out=out[:4])
+    tw.grouped_matmul(a[:4], b, [4], plan="stream 4x2", out=out[:4])
     assert np.array_equal(out, np.repeat([33, 7], [4, 1])[:, None] + np.zeros(40))
 
 

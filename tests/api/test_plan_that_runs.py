@@ -122,7 +122,9 @@ def test_plans_that_were_measured_count(ran):
         patch.setattr(choice, "chosen", lambda shape, target: shapes.append(shape) or usual(shape, target))
         tw.einsum("abck,ckd->abd", a, b)
     (shape,) = [x for x in shapes if x.scattered]
-    plan = next(p for p in of_one_thread(shape, detect()) if p != usual(shape, detect())[0])
+    plan = next((p for p in of_one_thread(shape, detect()) if p != usual(shape, detect())[0]), None)
+    if plan is None:
+        pytest.skip("with AVX2 there is one plan for axes that do not merge")
     try:
         choice.put_in_use(shape, detect(), str(plan))
         engine.forget()

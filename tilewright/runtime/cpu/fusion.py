@@ -181,7 +181,8 @@ def _note(recorder: program.Recorder, of: ways.Sums, results: list[Array | None]
                     tuple(z.name for z in epilogue.reads))
         return
     make = _by_views(of, way, results, reduced, arrays, operands, epilogue, prologues)
-    recorder.step(make, (of.a, of.b, *operands, *arrays))
+    # an operand without elements is nowhere: it may stand for one that is where the result is
+    recorder.step(make, (*[x if x.size else arrays[0] for x in (of.a, of.b)], *operands, *arrays))
 
 
 def _by_views(of: ways.Sums, way: ways.Way, results: list[Array | None], reduced: Sequence[Array],
