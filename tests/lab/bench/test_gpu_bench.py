@@ -68,6 +68,15 @@ class Played:
         return self.now
 
 
+def test_launches_of_a_study_are_given_their_operands() -> None:
+    device, given = Played(), set()
+    calls = [(lambda *x: given.add(x) or device.launch("ours", 1e-5)(), (a, a + 1)) for a in (1, 3)]
+    seconds = study.seconds({"ours": calls, "peer": [device.launch("peer", 2e-5)]}, GpuRules.choose(quick=True),
+                            device)  # type: ignore[arg-type]
+    assert given == {(1, 2), (3, 4)}
+    assert seconds["peer"] == pytest.approx([2e-5] * len(seconds["peer"]))
+
+
 # ---- the article's protocol
 
 

@@ -98,7 +98,8 @@ def seconds(sides: Mapping[str, Sequence[Any]], rules: Rules, on: TorchDevice | 
     elif on is None:
         samples = interleave(calls, rules, settle=settle, disturbed=Watch().disturbed)
     else:
-        samples = interleave(calls, rules, track=lambda calls: GraphTrack(on, [launch for launch, _ in calls]))
+        samples = interleave(calls, rules, track=lambda calls: GraphTrack(
+            on, [partial(launch, *given) for launch, given in calls]))
     return {side: list(sample.seconds) for side, sample in samples.items()}
 
 
