@@ -64,7 +64,7 @@ MOST = {
     "files over 400 lines": 0,
     "lines of the library": 74360,
     "lines of loop nests": 12143,
-    "lines of the lab": 28229,
+    "lines of the lab": 28230,
     "lines of other engines": 8249,
 }
 OTHERS = "dask/", "mpi/", "numpy/", "jax/", "checkpoints/", "torch/distributed/"  # what serves programs of others
