@@ -22,8 +22,8 @@ from tilewright.simulator.pattern import Pattern
 from tilewright.targets import banks
 
 RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
-LAUNCHES = json.loads((RESULTS / "counters_h100.json").read_text())
-TENSOR = json.loads((RESULTS / "counters_tensor_h200.json").read_text())
+LAUNCHES = json.loads((RESULTS / "counters_h200.json").read_text())["launches"]
+TENSOR = json.loads((RESULTS / "counters_tensor_h200.json").read_text())["launches"]
 PATTERNS = counters.patterns()
 
 GLOBAL = ("global_load_requests", "global_load_sectors", "global_store_requests", "global_store_sectors")
@@ -91,7 +91,7 @@ def test_ladder(row):
 
 @pytest.mark.parametrize(
     ("layout", "sizes", "plan"),
-    [("nn", [97, 131, 35], "simt 16x128x32 warp=16x32 thread=4x4 stages=4")],
+    [("nn", [97, 131, 35], "simt 16x16x32 warp=16x16 thread=4x2 stages=3 slices=2")],
 )
 def test_products(layout, sizes, plan):
     """Global traffic and multiply-adds of what `matmul` runs, or of the plan that it ran when the counters were read.
