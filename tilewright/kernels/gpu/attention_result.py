@@ -11,7 +11,7 @@ from tilewright.kernels.gpu.attention_work import Sized, Work
 
 LOG2E = math.log2(math.e)
 TYPES = {"bf16": bf16, "f16": f16}
-TOGETHER = 16               # parts that are added up at once
+TOGETHER, MOST_TOGETHER = 64, 16     # registers of a lane for parts whose loads are under way at once; such parts
 RAISED = 8                  # powers of 2, of exponentials of 8 bits: the largest is 256
 
 
@@ -127,7 +127,7 @@ class Rows:
         columns = range(0, DV, LANES*2)
         sums = [[k.variable(f32, 0) for _ in range(2)] for _ in columns]
         self._add(sums, begin, row, zero)
-        with k.loop(g.splits, start=TOGETHER, step=TOGETHER, unroll=False) as part:
+        with k.loop(g.splits, start=len(begin), step=len(begin), unroll=False) as part:
             self._add(sums, self._brought(first, part), row, part)
         out = self.address(work, i, head) + lane*2
         for pair, column in zip(sums, columns):
@@ -136,14 +136,14 @@ class Rows:
             k.store((out + column).as_(i32), word, align=4, mask=inner)
 
     def _brought(self, first: Value, part: Value) -> list[list[Value]]:
-        """A lane's columns of TOGETHER parts from this one on, whose loads are all under way before one is waited for.
-        0 of parts that there are not."""
+        """A lane's columns of a power of 2 of parts from this one on, whose loads are all under way before one is
+        waited for; 0 of parts that there are not."""
         k, DV, LANES = self.k, self.s.shape.value_size, self.k.warp
-        lane, found = self.k.thread[0] % LANES, []
-        for more in range(TOGETHER):
+        columns, lane, found = range(0, DV, LANES*2), k.thread[0] % LANES, []
+        for more in range(min(1 << (TOGETHER // (2*len(columns))).bit_length() - 1, MOST_TOGETHER)):
             there, at = part + more < self.g.splits, first + k.cast(part + more, i64)*(self.s.plan.rows*(DV + 2))
-            found.append([k.load(at + column, vec(f32, 2), mask=there if column + 2*LANES <= DV else
-                                 there & (lane*2 + column < DV)) for column in range(0, DV, LANES*2)])
+            found.append([k.load(at + x, vec(f32, 2), mask=there if x + 2*LANES <= DV else
+                                 there & (lane*2 + x < DV)) for x in columns])
         return found
 
     def _add(self, sums: list[list[Any]], brought: list[list[Value]], row: Value, part: Value) -> None:
