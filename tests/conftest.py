@@ -25,7 +25,7 @@ CACHE = os.environ.get(SHARED) or tempfile.mkdtemp(prefix="tilewright-tests-")
 os.environ[SHARED] = os.environ["TILEWRIGHT_CACHE_DIR"] = CACHE
 os.environ["TILEWRIGHT_TUNE_DB"] = "off"  # plans are the model's, on every machine; tests of the tuner say otherwise
 
-settings.register_profile("tilewright", deadline=None, print_blob=True, derandomize="CI" in os.environ)
+settings.register_profile("tilewright", deadline=None, max_examples=50, print_blob=True, derandomize="CI" in os.environ)
 settings.register_profile("thorough", settings.get_profile("tilewright"), max_examples=3000)
 settings.load_profile("tilewright")  # pytest --hypothesis-profile=thorough looks for longer
 

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 import tilewright as tw
 from tests.helpers.arrays import small_integers, storages
@@ -40,7 +40,6 @@ def stacks(draw):
     return a, b, draw(storages(len(shape), broadcast=False)).hold(np.full(shape, np.nan, dtype))
 
 
-@settings(max_examples=150)
 @given(stacks(), st.integers(1, 3))
 def test_numpys_broadcasting(operands, threads):
     a, b, out = operands

@@ -107,9 +107,9 @@ def test_atomic_accesses_are_for_the_device(chip):
 @pytest.mark.parametrize("chip", CHIPS)
 def test_registers_are_limited(chip):
     def write(k, a, b, n, x):
-        acc, t = k.tile(16, 16, f32), k.thread[0]
+        acc, t = k.tile(12, 12, f32), k.thread[0]
         with k.loop(n) as p:
-            a_reg, b_reg = ([a[p * s + t * 16 + i] for i in range(16)] for s in (7, 9))
+            a_reg, b_reg = ([a[p * s + t * 16 + i] for i in range(12)] for s in (7, 9))
             for i, j in acc.registers:
                 acc[i, j] = k.fma(a_reg[i], b_reg[j], acc[i, j])
         for i, j in acc.registers:
@@ -117,6 +117,7 @@ def test_registers_are_limited(chip):
 
     wide = check(recorded(write), chip)
     assert re.search(r"\.vgpr_spill_count: 0", wide)
+    assert int(re.search(r"\.vgpr_count: +(\d+)", wide)[1]) > 128
     narrow = check(recorded(write, max_registers=64), chip)
     assert not re.search(r"\.vgpr_spill_count: 0", narrow)
     assert int(re.search(r"\.vgpr_count: +(\d+)", narrow)[1]) <= 64
@@ -213,12 +214,14 @@ def test_the_gate_says_what_is_missing(chip):
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("chip", CHIPS)
-def test_llvm_takes_what_the_gate_lets_through(chip):
-    """Every operation on every type. In a child process: LLVM ends the process on what it cannot select."""
+def test_llvm_takes_what_the_gate_lets_through(chip, request):
+    """Every operation on every type, with --all-ways of every length. In a child process: LLVM ends the process on what
+    it cannot select."""
+    some = not request.config.getoption("--all-ways")
     printed(f"""
 from tests.helpers.every_operation import cases
 from tilewright.compiler import gate, llvm; from tilewright.targets import target
-t = target({chip!r}); every = [function for _, functions in cases() for function in functions]
+t = target({chip!r}); every = [function for _, functions in cases({some}) for function in functions]
 for function in every: function.warp = 64 if function.threads else function.warp
 taken = [function for function in every if not list(gate.refusals(function, t))]
 assert 0.7 * len(every) < len(taken) < 0.8 * len(every), (len(taken), len(every))

@@ -520,15 +520,17 @@ def test_lines_of_several_kernels_in_one_module():
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("arch", ARCHS)
-def test_llvm_and_ptxas_take_what_the_gate_lets_through(arch):
-    """Every operation on every type. In a child process: LLVM ends the process on what it cannot select. Of sm_86 and
-    sm_89 ptxas is given what sm_80 does not take: it assembles PTX for any later architecture."""
+def test_llvm_and_ptxas_take_what_the_gate_lets_through(arch, request):
+    """Every operation on every type, with --all-ways of every length. In a child process: LLVM ends the process on what
+    it cannot select. Of sm_86 and sm_89 ptxas is given what sm_80 does not take: it assembles PTX for any later
+    architecture."""
+    some = not request.config.getoption("--all-ways")
     said = printed(f"""
 from tests.helpers.every_operation import cases
 from tilewright.compiler import gate, llvm, ptxas; from tilewright.targets import target
-t = target({arch!r}); every = [function for _, functions in cases() for function in functions]
+t = target({arch!r}); every = [function for _, functions in cases({some}) for function in functions]
 taken = [function for function in every if not list(gate.refusals(function, t))]
-assert 0.4 * len(every) < len(taken) < 0.5 * len(every), (len(taken), len(every))
+assert 0.4 * len(every) < len(taken) < 0.7 * len(every), (len(taken), len(every))
 text = llvm.assembly(taken, t)
 assert text.count(".entry") == len(taken)
 if t.name in ("sm_86", "sm_89"):

@@ -272,16 +272,14 @@ def _rolled(k: Kernel, p: Any, n: Any) -> None:
     p[0] = total[0, 0]
 
 
-def cases() -> Iterator[tuple[str, list[Function]]]:
-    """(group, kernels that each do one thing)."""
-    for T in SCALARS:
+def cases(some: bool = False) -> Iterator[tuple[str, list[Function]]]:
+    """(group, kernels that each do one thing). `some`: of vectors each operation on each type has one length, in turn,
+    so that each length has each operation on some type."""
+    for i, T in enumerate(SCALARS):
         for length in LENGTHS:
             V = vec(T, length)
-            functions = []
-            for make in (_of_values, _of_memory):
-                for name in make(V, None):
-                    functions.append(make(V, name))
-            yield str(V), functions
+            yield str(V), [make(V, name) for make in (_of_values, _of_memory) for j, name in enumerate(make(V, None))
+                           if not some or length == LENGTHS[1 + (i + j) % (len(LENGTHS) - 1)] or length == 1]
     yield "others", [_of_others(name) for name in _of_others(None)]
 
 

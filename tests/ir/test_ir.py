@@ -6,7 +6,7 @@ import operator
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from tests.helpers.readings import both, native
 from tilewright.ir import Kernel, f32, f64, i1, i8, i16, i32, i64, ptr, vec
@@ -378,7 +378,6 @@ def record(t, program):
     return k.function
 
 
-@settings(max_examples=50)
 @given(programs(), st.integers(0, 2**32))
 def test_any_program(program, seed):
     t, instructions = program

@@ -121,7 +121,7 @@ def case(f):
 def test_candidates_leave_the_bits_that_the_loops_leave(f, threads):
     found = candidates(case(f), AVX512, threads)
     assert (len(found) > 1) == (f not in UNCHANGED)
-    for c in found[:10]:
+    for c in found[:10:2]:
         c.schedule.check(most=1 << 20)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import tilewright
+from tests.package.test_house import nodes
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "tilewright"
@@ -70,15 +71,20 @@ def layer(name: str) -> str | None:
 
 
 @cache
+def statements() -> dict[str, list[ast.AST]]:
+    """What test_house.py looks at, by the file."""
+    found: dict[str, list[ast.AST]] = {}
+    for path, node in nodes():
+        found.setdefault(path, []).append(node)
+    return found
+
+
+@cache
 def imports(path: Path) -> list[tuple[int, str]]:
     """(line, absolute module) of every import in a file, wherever it stands; `from p import q` as p.q if that is a
     module of ours: packages on the way to it are not what is used. Names for type checkers alone do not count."""
     package, found = path.relative_to(ROOT).parent.parts, list[tuple[int, str]]()
-    tree = ast.parse(path.read_text())
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            node.body = []
-    for node in ast.walk(tree):
+    for node in statements()[str(path.relative_to(PACKAGE))]:
         if isinstance(node, ast.Import):
             found += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

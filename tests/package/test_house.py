@@ -62,7 +62,7 @@ MOST = {
     "lines of the body of matmul": 31,
     "functions over 60 lines": 36,
     "files over 400 lines": 0,
-    "lines of the library": 74360,
+    "lines of the library": 74208,
     "lines of loop nests": 12143,
     "lines of the lab": 28230,
     "lines of other engines": 8249,
@@ -90,11 +90,12 @@ def nodes() -> list[tuple[str, ast.AST]]:
     """(path, node) of all modules, classes, functions and imports but those for type checkers alone."""
     found = []
     for path in sorted(PACKAGE.rglob("*.py")):
-        tree = ast.parse(path.read_text())
-        tree.body = [x for x in tree.body if not (isinstance(x, ast.If) and ast.unparse(x.test) == "TYPE_CHECKING")]
-        left: list[ast.AST] = [tree]
+        left: list[ast.AST] = [ast.parse(path.read_text())]
         while left:         # statements alone: expressions are most of a tree, and hold none of these
             x = left.pop()
+            if isinstance(x, ast.If) and ast.unparse(x.test) == "TYPE_CHECKING":
+                left += x.orelse
+                continue
             if isinstance(x, ast.Module | ast.ClassDef | Function | ast.Import | ast.ImportFrom):
                 found.append((str(path.relative_to(PACKAGE)), x))
             for name in ("body", "orelse", "finalbody", "handlers", "cases"):

@@ -8,6 +8,7 @@ from numpy.lib.stride_tricks import as_strided
 
 import tilewright as tw
 from tests.helpers.gpus import aligned, machine
+from tilewright.formats import FORMATS
 
 # n, h, w, c, kernel, step, dilation, outputs
 SHAPES = [(2, 7, 6, 8, 3, 1, 1, 8), (1, 9, 9, 16, 3, 2, 1, 5), (3, 8, 7, 4, 2, 1, 2, 17), (2, 5, 5, 24, 1, 2, 1, 3)]
@@ -148,3 +149,14 @@ def test_windows_by_tensor_maps_of_images(monkeypatch, shape, subscripts):
     on.finish()
     np.testing.assert_array_equal(result, want.astype(np.float16))
     assert any("_windows_" in str(x[0]) for x in on.machine.launches)
+
+
+def test_sums_are_rounded_to_the_format_of_out_by_the_kernel(monkeypatch):
+    """As a convolution of bf16 wants them: neither f32 in memory nor a second launch."""
+    rng, bf16 = np.random.default_rng(4), FORMATS["bf16"].dtype
+    a, b = (aligned(rng.integers(-3, 4, shape).astype(bf16)) for shape in ((3, 5, 64), (64, 8)))
+    result, on = aligned(np.zeros((5, 3, 8), bf16)), machine(monkeypatch, "sm_80")
+    tw.einsum("aij,jk->iak", on.array(a), on.array(b), out=on.array(result))
+    on.finish()
+    np.testing.assert_array_equal(result, np.einsum("aij,jk->iak", a.astype(float), b.astype(float)).astype(bf16))
+    assert len(on.machine.launches) == 1

@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 
-from tilewright.api import weights
+from tilewright.runtime.cpu import engine
 
 torch = pytest.importorskip("torch", reason="torch is not installed: there are no models to put layers into")
 twt = pytest.importorskip("tilewright.torch")
@@ -141,21 +141,17 @@ def test_narrow_layers(name, tmp_path):
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", [*NARROW, "int8 groups", "int4 zeros"])
 def test_few_rows_take_the_kernels_of_matmul(kind, monkeypatch):
-    """By one row and by 16, with a bias and without: the way that tilewright.matmul keeps for such weights."""
+    """By one row and by 16, with a bias and without: one kernel that reads the weights once and adds the bias."""
     kind, options = OPTIONS.get(kind, (kind, {}))
-    kept, product = [], weights.product
-
-    def spied(*given):
-        found = product(*given)
-        kept.append(found is not None)
-        return found
-    monkeypatch.setattr(weights, "product", spied)
+    plans, ready = [], engine.ready
+    monkeypatch.setattr(engine, "ready", lambda planned, **how: plans.append(planned.plan) or ready(planned, **how))
     for bias in (True, False):
         layer = twt.convert(nn.Linear(64, 32, bias=bias), kind, **options)
         for rows in (1, 16):
-            kept.clear()
+            plans.clear()
+            engine.forget()
             layer(torch.randn(rows, 64))
-            assert True in kept
+            assert [plan.algorithm in ("stream", "dots") for plan in plans] == [True]
 
 
 @pytest.mark.parametrize("inputs", [1, 15, 16, 33])

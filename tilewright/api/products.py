@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tilewright import targets
-from tilewright.api import fused, host, scaled, tensor_repeats, tensors, weights as of_weights
+from tilewright.api import fused, host, scaled, tensor_repeats, tensors
 from tilewright.compiled.packed_weights import PackedWeights, pieces as packed_pieces
 from tilewright.formats.quantized import Quantized
 from tilewright.formats.scaled import Scaled, apart
@@ -236,11 +236,6 @@ def _product(library: Library | None, call: Call, asked: Any = None) -> Any:
 
 def _on_host(call: Call) -> Any:
     """The product of arrays in the host's memory."""
-    alone = call.plan is None and type(call.alpha) is type(call.beta) is int and call.alpha == 1 and call.beta == 0
-    if of_weights.taken(call.b) and alone and call._replace(trans_b="n", threads=None, epilogue=None).plain:
-        few = of_weights.product(call.a, call.b, call.out, call.trans_b, call.threads, call.epilogue, call.operands)
-        if few is not None:
-            return few
     if weights.present(call):
         matrices, axis = weights.by_matrices(call)
         for role in "ab":

@@ -174,7 +174,7 @@ class GpuAttentionKernel(AttentionKernel):
         function, tiles = self.function, by.tiles_of(p, shape, self.plan)
         out = np.empty((*q.shape[:-1], p.value_size), FORMATS[p.out].dtype)
         arrays = {"out": out, **({"lse": np.empty(q.shape[:-1], np.float32)} if p.lse else {})}
-        values = on_gpu.launched(self.case, self.plan, arrays, (q, k, v)) | dict(zip("qkv", (q, k, v)))
+        values = on_gpu.launched(self.case, self.plan, self.target, arrays, (q, k, v)) | dict(zip("qkv", (q, k, v)))
         values |= {name: np.float32(values[name]) for name in ("factor", "scale")}
         values |= {name: uninitialised(x) for name, x in arrays.items()}
         values |= {"counters": np.zeros(tiles, np.int32), "workspace": uninitialised(np.empty(

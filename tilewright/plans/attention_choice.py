@@ -86,11 +86,6 @@ def planner(target: Any) -> ModuleType:
     return import_module(f"tilewright.plans.{kind}_attention")
 
 
-def module_of(plan: Any) -> ModuleType:
-    """The module of a plan's planner."""
-    return import_module(type(plan).__module__)
-
-
 def options(case: AttentionCase, plan: Any, target: Any) -> dict[str, Any]:
     """What the emitter of a GPU's kernel is called with, but lanes of a warp."""
     shape, own = planner(target).emitted(case, plan)

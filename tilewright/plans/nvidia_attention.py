@@ -236,12 +236,6 @@ def _no_wgmma(p: Attention, target: GpuTarget) -> str:
     return ""
 
 
-def section(p: Attention, heads: int) -> int:
-    """Pairs of sequence and head (of so many) whose tiles of queries are taken together: all where a band makes some
-    longer than others, so that these come first; else each by itself, so that its keys and values stay in L2."""
-    return p.sequences*heads if p.after is not None or p.before is not None else 1
-
-
 def tiles_of(p: Attention, shape: AttentionShape, plan: AttentionPlan) -> int:
     """Tiles of queries: of ragged sequences at least as many as there are."""
     each = plan.rows // plan.parts // max(shape.packed, 1) * plan.parts

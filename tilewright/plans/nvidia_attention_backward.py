@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 from tilewright.attention_problem import Attention
 from tilewright.plans.attention_choice import tile_pairs
+from tilewright.plans.attention_order import SECTION_BYTES
 from tilewright.plans.common import Cost, Plan
 from tilewright.targets.nvidia import GpuTarget
 
@@ -14,7 +15,6 @@ FORMATS = "bf16", "f16"
 SIZES = range(32, 129, 32)          # of heads, and of their values
 KEYS = 128                          # of a tile: 64 for each of two warpgroups
 MOST_SEQUENCES = 65535              # CTAs along an axis of a grid
-SECTION_BYTES = 24 << 20            # of L2, for what CTAs that run together read and add to again and again
 RESERVED = 4 << 10                  # bytes of shared memory for what is no tile
 
 

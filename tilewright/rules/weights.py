@@ -62,9 +62,7 @@ def weights_of(q: Any, trans: str, role: str) -> Weights | None:
     """The weights of a Scaled or a Quantized, nothing copied; None for elements of 6 bits. ValueError for groups that
     are not along k."""
     axis = prologues.AXIS[role]
-    if isinstance(q, np.ndarray):
-        found = Weights(prologues.format_of(q.dtype, role), q.shape, q, {}, 0)
-    elif isinstance(q, Quantized):
+    if isinstance(q, Quantized):
         if q.format.element.bits == 6:
             return None
         along = scaling.along_k(q, trans, role).axis
@@ -176,8 +174,7 @@ def decoding_of(w: Weights, role: str, result: str) -> Prologue:
     names = {kind: NAMES[kind].format(role) for kind in w.beside}
     source = w.source.removesuffix(HALVES)
     zero = kind_of(format_of(w.beside["zeros"]).name) if "zeros" in names else ""
-    e = expression(source, role, zero, "minima" in names) if names else traced(
-        lambda x: x, ((ELEMENT, kind_of(source)),), f"prologue_{role}")
+    e = expression(source, role, zero, "minima" in names)
     beside = tuple(Aux(name, format_of(w.beside[kind]).name, *_place(w, kind)) for kind, name in names.items())
     return checked_prologue(e, beside, w.source, result, f"prologue_{role}")
 

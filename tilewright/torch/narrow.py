@@ -26,7 +26,7 @@ from tilewright.torch.ops import EPILOGUES, FP8, empty, matrices, rows_of
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 SHORT = 2048  # elements of a row that is quantised by a warp of a GPU, not by a CTA
-# Epilogues of sums without a bias, and with one: with scales of both operands, with those of columns.
+# Epilogues of sums without a bias, and with one: with scales of both operands, with those of one.
 SCALED = lambda acc, scale_a, scale_b: acc * scale_a * scale_b, lambda acc, scale_a, scale_b, bias: (
     acc * scale_a * scale_b + bias)
 OF_COLUMNS = lambda acc, scales: acc * scales, lambda acc, scales, bias: acc * scales + bias
@@ -56,23 +56,16 @@ def _check_scaled(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: 
 def _scaled_mm(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None = None,
                out_dtype: torch.dtype = torch.float32) -> Tensor:
     _check_scaled(a, b, scale_a, scale_b, bias, out_dtype)
-    if not a.is_cuda and b.dtype in FP8 and a.shape[0] <= MOST:     # as few rows of floats by weights of few bits
-        scales = tensors.array(scale_b.t(), "scale_b")
-        return _by_few_rows(a.float(), Scaled(tensors.array(b.t(), "b"), scales), scale_a, bias, out_dtype)
     out = empty(a, a.shape[0], b.shape[1], dtype=out_dtype)
+    more = {} if bias is None else {"bias": bias}
+    if not a.is_cuda and b.dtype in FP8 and a.shape[0] <= MOST:     # as few rows of floats by weights of few bits
+        weight = Scaled(tensors.array(b.t(), "b"), tensors.array(scale_b.t(), "scale_b"))
+        return tilewright.matmul(a.float(), weight, out, trans_b=True, epilogue=OF_COLUMNS[bias is not None],
+                                 operands={"scales": scale_a, **more})
     if a.is_cuda and bias is None:  # kernels of their own
         return tilewright.matmul(a, b, out, scale_a=scale_a, scale_b=scale_b)
-    operands = {"scale_a": scale_a, "scale_b": scale_b} | ({} if bias is None else {"bias": bias})
-    return tilewright.matmul(a, b, out, epilogue=SCALED[bias is not None], operands=operands)
-
-
-def _by_few_rows(x: Tensor, weight: Quantized | Scaled, scale: Tensor | None, bias: Tensor | None, dtype: torch.dtype
-                 ) -> Tensor:
-    """x @ weight.T * scale + bias on a CPU: the product alone has kernels that read the weight once, and its f32 sums
-    are few."""
-    sums = tilewright.matmul(x, weight, empty(x, x.shape[0], weight.shape[0], dtype=torch.float32), trans_b=True)
-    sums = sums if scale is None else sums.mul_(scale)
-    return (sums if bias is None else sums.add_(bias)).to(dtype)
+    return tilewright.matmul(a, b, out, epilogue=SCALED[bias is not None],
+                             operands={"scale_a": scale_a, "scale_b": scale_b, **more})
 
 
 scaled_mm_operator = define(
@@ -212,11 +205,9 @@ def _weight_linear(x: Tensor, elements: Tensor, scales: Tensor, zeros: Tensor | 
     _, shape = _check_weight(x, elements, scales, zeros, minima, bias)
     rows = rows_of(x)
     weight: Any = as_weight(elements, scales, zeros, minima, format, group, tensor_scale, x.shape[-1])
-    if rows.shape[0] <= MOST and not x.is_cuda:
-        return _by_few_rows(rows, weight, None, bias, x.dtype).view(shape)
     operands: dict[str, Any] = {} if bias is None else {"bias": bias}
     epilogue = EPILOGUES["none"][bias is not None]
-    if isinstance(weight, Scaled) and weight.plain and not x.is_cuda:   # scales of rows of the weight multiply sums
+    if isinstance(weight, Scaled) and weight.plain and not x.is_cuda and rows.shape[0] > MOST:  # which multiply sums
         weight, operands = elements, {"scales": scales.t(), **operands}
         epilogue = OF_COLUMNS[bias is not None]
     options: dict[str, Any] = {} if epilogue is None else {"epilogue": epilogue, "operands": operands}

@@ -11,7 +11,7 @@ from tests.helpers.assembled import assembled
 from tests.helpers.attention_launch import run
 from tilewright.attention_problem import Attention
 from tilewright.kernels.nvidia.attention import emit_attention
-from tilewright.plans import asked, nvidia_attention
+from tilewright.plans import asked, attention_order, nvidia_attention
 from tilewright.plans.attention_choice import AttentionCase
 from tilewright.plans.nvidia_attention import AttentionPlan, AttentionShape
 from tilewright.targets import target
@@ -20,7 +20,7 @@ from tilewright.targets import target
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("options", [
     {"queries": 128, "keys": 128}, {"queries": 1, "keys": 1}, {"queries": 200, "keys": 333, "grid": 2, "heads": 2},
-    {"queries": 150, "keys": 222, "after": 0, "heads": 4, "group": 2, "section": 2, "grid": 3, "format": "f16"},
+    {"queries": 150, "keys": 222, "after": 0, "heads": 4, "group": 2, "section": 3, "grid": 3, "format": "f16"},
     {"queries": 300, "keys": 100, "after": 0},                          # the first queries see nothing
     {"queries": 129, "keys": 200, "before": 40, "after": 7, "batch": 2, "grid": 2},
     {"queries": 100, "keys": 200, "size": 128, "plan": "128x80 stages=2", "before": 20, "after": 0},
@@ -59,6 +59,22 @@ def test_assembled(size, band):
     _, said = assembled(emit_attention(AttentionShape("bf16", "bf16", size, size, band), plan))
     assert re.search(r"\b0 bytes spill stores, 0 bytes spill loads", said), said
     assert not re.search(r"C751[0-8]|serialized", said), said
+
+
+@pytest.mark.parametrize(("sequences", "heads", "kv_heads", "keys", "size"), [
+    (16, 16, 16, 1024, 128), (4, 16, 16, 4096, 128), (4, 32, 8, 4096, 128), (16, 32, 32, 1024, 64),
+    (1, 16, 16, 16384, 128)])
+def test_sections(sequences, heads, kv_heads, keys, size):
+    """CTAs are seldom without work, and of short sequences read keys and values from L2."""
+    p, rows = Attention(sequences, heads, kv_heads, keys, keys, size, q="bf16", after=0), keys // 128
+    together, taken = attention_order.section(p, sequences*heads, rows, 132), [0.0]*132
+    tiles = [i for first in range(0, sequences*heads, together) for i in range(rows, 0, -1)
+             for _ in range(min(together, sequences*heads - first))]
+    for n, i in enumerate(tiles):
+        place = n % 132
+        taken[131 - place if n // 132 % 2 else place] += i + 1              # tiles of keys, and a tile's begin and end
+    assert max(taken) < 1.02*sum(taken)/132
+    assert keys > 4096 or together * 4*keys*size*kv_heads//heads <= attention_order.SECTION_BYTES
 
 
 def test_plans_are_text():

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from types import SimpleNamespace
+from typing import Any
 
 from tilewright.ir import Kernel, Value, bf16, f16, f32, i32, i64, vec
 from tilewright.kernels.gpu.attention_work import Sized, Work
 
 LOG2E = math.log2(math.e)
 TYPES = {"bf16": bf16, "f16": f16}
+TOGETHER, MOST_TOGETHER = 64, 16     # registers of a lane for parts whose loads are under way at once; such parts
 RAISED = 8                  # powers of 2, of exponentials of 8 bits: the largest is 256
 
 
@@ -108,6 +110,8 @@ class Rows:
         k, g, s = self.k, self.g, self.s
         DV, zero, LANES = s.shape.value_size, k.constant(i32, 0), k.warp
         there = lane < g.splits
+        first = self.places(work, zero, row)[0] + lane*2
+        begin = self._brought(first, zero)
         state = k.load(self.places(work, k.select(there, lane, 0), row)[1], vec(f32, 2))
         mine, total = k.select(there, state[0], -math.inf), k.select(there, state[1], 0.0)
         most = mine
@@ -122,17 +126,30 @@ class Rows:
         k.warp_barrier()
         columns = range(0, DV, LANES*2)
         sums = [[k.variable(f32, 0) for _ in range(2)] for _ in columns]
-        first = self.places(work, zero, row)[0] + lane*2
-        step = s.plan.rows*(DV + 2)
-        with k.loop(g.splits, unroll=False) as part:
-            factor = self.shares.view(LANES, 1)[row, part]
-            for pair, column in zip(sums, columns):
-                at = first + k.cast(part, i64)*step + column
-                x = k.load(at, vec(f32, 2), mask=None if column + 2*LANES <= DV else lane*2 + column < DV)
-                for e in range(2):
-                    pair[e].set(k.fma(x[e], factor, pair[e].get()))
+        self._add(sums, begin, row, zero)
+        with k.loop(g.splits, start=len(begin), step=len(begin), unroll=False) as part:
+            self._add(sums, self._brought(first, part), row, part)
         out = self.address(work, i, head) + lane*2
         for pair, column in zip(sums, columns):
             word = k.round_pair(k.pack(*(x.get() for x in pair)), self.T)
             inner = None if column + 2*LANES <= DV else lane*2 + column < DV
             k.store((out + column).as_(i32), word, align=4, mask=inner)
+
+    def _brought(self, first: Value, part: Value) -> list[list[Value]]:
+        """A lane's columns of a power of 2 of parts from this one on, whose loads are all under way before one is
+        waited for; 0 of parts that there are not."""
+        k, DV, LANES = self.k, self.s.shape.value_size, self.k.warp
+        columns, lane, found = range(0, DV, LANES*2), k.thread[0] % LANES, []
+        for more in range(min(1 << (TOGETHER // (2*len(columns))).bit_length() - 1, MOST_TOGETHER)):
+            there, at = part + more < self.g.splits, first + k.cast(part + more, i64)*(self.s.plan.rows*(DV + 2))
+            found.append([k.load(at + x, vec(f32, 2), mask=there if x + 2*LANES <= DV else
+                                 there & (lane*2 + x < DV)) for x in columns])
+        return found
+
+    def _add(self, sums: list[list[Any]], brought: list[list[Value]], row: Value, part: Value) -> None:
+        """Parts from this one on, times their shares, which are 0 of those that there are not."""
+        for more, loaded in enumerate(brought):
+            factor = self.shares.view(self.k.warp, 1)[row, part + more]
+            for pair, x in zip(sums, loaded):
+                for e in range(2):
+                    pair[e].set(self.k.fma(x[e], factor, pair[e].get()))

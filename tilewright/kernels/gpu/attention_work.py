@@ -146,7 +146,7 @@ class Order:
 
     def work(self, number: Value) -> Work:
         """The CTA's tile of this number, of which there must be one."""
-        g, s = self.g, self.s
+        k, g, s = self.k, self.g, self.s
         unit, part = number*self.ctas + self._place(number), None
         tile = unit
         if s.shape.split:
@@ -158,8 +158,9 @@ class Order:
             of_section = self.rows*g.section
             section = tile // of_section
             inside = tile - section*of_section
-            up = inside // g.section
-            pair, rows = section*g.section + (inside - up*g.section), self.rows
+            width = k.min(g.section, g.pairs - section*g.section)
+            up = inside // width
+            pair, rows = section*g.section + (inside - up*width), self.rows
             batch = pair // g.heads
             head = pair - batch*g.heads
         return self._work((rows - 1 - up)*s.QUERIES, head, batch, tile, part)

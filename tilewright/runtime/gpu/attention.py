@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.plans import asked, attention_choice, nvidia_attention
+from tilewright.plans import asked, attention_choice, attention_order, nvidia_attention
 from tilewright.plans.attention_choice import AttentionCase
 from tilewright.plans.measured import choice
 from tilewright.plans.nvidia_attention import AttentionPlan
@@ -150,15 +150,19 @@ class Launch:
         self.spare.append(arguments)
 
 
-def launched(case: AttentionCase, plan: AttentionPlan, arrays: Mapping[str, Array], operands: Sequence[Array]
-             ) -> dict[str, Any]:
+def launched(case: AttentionCase, plan: AttentionPlan, target: Any, arrays: Mapping[str, Array],
+             operands: Sequence[Array]) -> dict[str, Any]:
     """Numbers that a kernel is launched with, by the names of parameters; arrays: what there is beside q, k and v. A
     kernel without maps of these takes their distances in elements."""
-    p, (shape, _) = case.problem, attention_choice.module_of(plan).emitted(case, plan)
+    p, by = case.problem, attention_choice.planner(target)
+    shape, _ = by.emitted(case, plan)
     heads = p.kv_heads if shape.packed else p.heads
-    return {"queries": p.queries, "keys": p.keys, "heads": heads, "group": p.group, "pairs": p.sequences*heads,
-            "section": nvidia_attention.section(p, heads), "before": NO_END if p.before is None else p.before,
-            "after": NO_END if p.after is None else p.after, "sequences": p.sequences, "splits": plan.splits,
+    pairs = p.sequences*heads
+    rows, ctas = by.tiles_of(p, shape, plan) // max(pairs, 1), by.grid_of(p, shape, plan, target)
+    return {"queries": p.queries, "keys": p.keys, "heads": heads, "group": p.group, "pairs": pairs,
+            "section": attention_order.section(p, pairs, rows, ctas),
+            "before": NO_END if p.before is None else p.before, "after": NO_END if p.after is None else p.after,
+            "sequences": p.sequences, "splits": plan.splits,
             "factor": nvidia_attention.factor(1.0 if shape.score else p.scale), "scale": p.scale, **distances(arrays),
             **{f"{name}_{axis}": s // x.itemsize if n > 1 else 0 for name, x in zip("qkv", operands) if plan.mma
                for axis, n, s in zip(("by_batch", "by_head", "by_row"), x.shape, x.strides)}}
@@ -182,12 +186,12 @@ class Ready:
         plan = asked.runs(plan, case, target) if plan else choice.chosen(case, target)[0]
         by, options = attention_choice.planner(target), attention_choice.options(case, plan, target)
         shape = options["SHAPE"]
-        rows = by.tiles_of(p, shape, plan)
+        tiles = by.tiles_of(p, shape, plan)
         self.start = Launch(run, run.kernel(by.EMITTERS[plan.algorithm], **options),
                             (by.grid_of(p, shape, plan, target),),
-                            launched(case, plan, arrays, operands), maps_of(case, plan, operands),
+                            launched(case, plan, target, arrays, operands), maps_of(case, plan, operands),
                             (*"qkv", *arrays, *WORKSPACE))
-        self.bytes = (4*rows*plan.splits*plan.rows*(p.value_size + 2), 4*rows) if shape.split else None
+        self.bytes = (4*tiles*plan.splits*plan.rows*(p.value_size + 2), 4*tiles) if shape.split else None
 
     def launch(self, run: Run, operands: dict[str, Array], arrays: dict[str, Array]) -> None:
         """With these arrays, on the call's stream."""

@@ -100,11 +100,16 @@ def _einsum(run: Run, arrays: Sequence[Array], labels: Any, output: Any, out: Ar
         raise ValueError(f"out must have the result's shape {shape}, but its shape is {out.shape}")
     arguments.check_cast(result, out.dtype, "out")
     if 0 not in shape:
-        product = out if out.dtype == result else run.temporary(shape, result)
+        product = out if out.dtype == result or _rounds(arrays, sums, out) else run.temporary(shape, result)
         _products(run, arrays, terms, path, sums, Term(product, terms.output))
         if product is not out:
             run.copy(product, out)
     return new, out
+
+
+def _rounds(arrays: Sequence[Array], sums: np.dtype[Any], out: Array) -> bool:
+    """Whether the kernel of the only product rounds sums as a copy of them does: f32 to the operands' 16 bits."""
+    return len(arrays) == 2 and sums == np.float32 and out.itemsize == 2 and {x.dtype for x in arrays} == {out.dtype}
 
 
 def _products(run: Run, arrays: Sequence[Array], terms: Any, path: paths.Path, sums: np.dtype[Any],
