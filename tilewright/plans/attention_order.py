@@ -17,7 +17,7 @@ def section(p: Attention, pairs: int, rows: int, ctas: int) -> int:
     """Pairs of a sequence and a head (packed: kv head) whose `rows` tiles each are taken together. Without a band each
     is by itself. Else as many as leave CTAs the least without work, of those whose keys and values L2 holds; all where
     these leave too much."""
-    if not p.band or p.ragged or rows < 2:
+    if not p.band or p.ragged or rows < 2 or not p.keys:
         return 1
     lengths = _lengths(p, rows)
     each = p.keys * (p.size + p.value_size) * (1 if p.kv == "e4m3fn" else 2) * p.sequences*p.kv_heads / pairs

@@ -68,6 +68,7 @@ def test_sections(sequences, heads, kv_heads, keys, size):
     """CTAs are seldom without work, and of short sequences read keys and values from L2."""
     p, rows = Attention(sequences, heads, kv_heads, keys, keys, size, q="bf16", after=0), keys // 128
     together, taken = attention_order.section(p, sequences*heads, rows, 132), [0.0]*132
+    assert attention_order.section(Attention(1, 2, 2, 300, 0, 64, after=0), 2, 3, 132) == 1     # no keys
     tiles = [i for first in range(0, sequences*heads, together) for i in range(rows, 0, -1)
              for _ in range(min(together, sequences*heads - first))]
     for n, i in enumerate(tiles):
