@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from tests.doubles import uncompiled
 from tests.helpers.gpus import machine
 from tilewright import targets
 from tilewright.formats import FORMATS
@@ -72,8 +73,10 @@ class FakeMemory(Memory):
 
     gpu = True
 
-    def __init__(self, name: str, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, name: str, patch: pytest.MonkeyPatch, code: bool) -> None:
         super().__init__(name)
+        if not code:
+            uncompiled.install(patch)
         self.fake, self.seen = machine(patch, DEVICES[name].target), 0
 
     def array(self, x: np.ndarray) -> Any:
@@ -129,14 +132,15 @@ NUMPY = {"float32", "float64", "float16", "int8", "int16", "int32", "int64", "ui
 
 
 @contextmanager
-def running(name: str) -> Iterator[Memory]:
-    """The device's memory; calls on arrays there run on it. Skips the test where this machine lacks the CPU."""
+def running(name: str, code: bool = True) -> Iterator[Memory]:
+    """The device's memory; calls on arrays there run on it. Skips the test where this machine lacks the CPU. `code`:
+    kernels for GPUs are compiled, though their recorded instructions are what runs."""
     device = DEVICES[name]
     with pytest.MonkeyPatch.context() as patch:
         if name == "torch":
             yield TorchMemory(name)
         elif device.gpu:
-            yield FakeMemory(name, patch)
+            yield FakeMemory(name, patch, code)
         elif not device.target:
             yield Memory(name)
         else:

@@ -1,7 +1,8 @@
 """Every product case on its devices by its ways, against one oracle.
 
 A short run takes a first and a later call on one of the devices that a row names, of all in turn, and on those whose
-kind (CPU, NVIDIA, AMD) has not had a word of the row. `--all-ways` takes every way on every device.
+kind (CPU, NVIDIA, AMD) has not had a word of the row. `--all-ways` takes every way on every device, and compiles the
+kernels of GPUs, of which a short run simulates what was recorded.
 
 How later calls are kept at least is a table of its own, kept.json: `--update-golden` writes it anew (with -n0), so that
 what is gained stays.
@@ -87,7 +88,8 @@ def table(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def test_product(case: Case, device: str, request: pytest.FixtureRequest) -> None:
-    with running(device) as memory:
+    full = request.config.getoption("--all-ways")
+    with running(device, code=full) as memory:
         for plan in case.plans or ("",):
             call = Call(case, 7, plan)
             way = "first"
@@ -102,7 +104,7 @@ def test_product(case: Case, device: str, request: pytest.FixtureRequest) -> Non
                 if not (plan and memory.gpu):
                     again(call, memory)
                     assert memory.launched() == launched
-                if request.config.getoption("--all-ways"):
+                if full:
                     for way, found in ways(call, memory, results):      # noqa: B007    # named if it fails
                         call.check([memory.back(x) for x in several(found)])
             except Exception as error:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.doubles import fake_cuda, fake_hip
+from tests.doubles import fake_cuda, fake_hip, uncompiled
 from tests.doubles.fake_arrays import CuPyArray, cupy
 from tests.helpers.arrays import small_integers
 from tests.helpers.command_line import call, refused, said
@@ -67,6 +67,7 @@ def in_this_process(monkeypatch, fake):
         def why(self, patience):
             return self.last
 
+    uncompiled.install(monkeypatch)
     monkeypatch.setattr(running, "Child", InThisProcess)
     monkeypatch.setattr(search, "compile_all", lambda *_, **__: None)    # the fake knows what was recorded here
     monkeypatch.setattr(gpu_rules, "MOST_SETS", 2)
