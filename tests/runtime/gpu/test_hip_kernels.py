@@ -21,6 +21,8 @@ from tilewright.runtime.gpu.arrays import HIP, DeviceArray
 from tilewright.runtime.gpu.recipe import Recipe
 from tilewright.runtime.hip import module
 
+pytestmark = pytest.mark.code
+
 Tensor = fake_arrays.Tensor
 SMALL = "mfma 64x64x32 wave=32x32 mfma=32 copy=registers stages=2"
 GFX942, GFX950 = tw.target("gfx942"), tw.target("gfx950")

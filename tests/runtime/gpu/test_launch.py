@@ -17,6 +17,8 @@ from tilewright.runtime.gpu.engine import AMD, NVIDIA
 from tilewright.runtime.gpu.launch import Function, Parameter
 from tilewright.runtime.gpu.recipe import Recipe
 
+pytestmark = pytest.mark.code
+
 # A product with a bias vector, a number of 4 bytes and a tensor map by value, none of which our kernels take. The order
 # is no other kernel's either.
 NAMES = ("m", "c", "a", "b", "alpha", "beta", "bias", "shift", "map")

@@ -71,6 +71,7 @@ def test_plans():
         tw.compile(tw.Gemm(128, 128, 64, semiring=texts[0]), target, f"{SMALL} copied=ab")
 
 
+@pytest.mark.code
 @pytest.mark.parametrize(("target", "name", "format"), [
     ("sm_75", "squares", "f32"), ("sm_86", "long", "f32"), ("sm_90a", "paths", "f32"), ("sm_90a", "some", "i32")])
 def test_no_register_is_spilled(target, name, format):
@@ -78,6 +79,7 @@ def test_no_register_is_spilled(target, name, format):
     assert assembled(problem, target).spills == 0
 
 
+@pytest.mark.code
 def test_long_states_of_parts_of_k_are_not_spilled():
     semiring = tw.semiring(lambda x, y: x + y, "logsumexp")
     taken = Epilogue(finished(semiring.fold, trace(lambda x: x, {"x": "float"}, positional=1)), (), ("-",))
