@@ -160,3 +160,19 @@ def test_sums_are_rounded_to_the_format_of_out_by_the_kernel(monkeypatch):
     on.finish()
     np.testing.assert_array_equal(result, np.einsum("aij,jk->iak", a.astype(float), b.astype(float)).astype(bf16))
     assert len(on.machine.launches) == 1
+
+
+@pytest.mark.parametrize("begin", [0, -64])
+def test_a_result_right_behind_images_is_written_in_place(monkeypatch, begin):
+    """The matrix that stands for their windows ends where they do. Not where the result begins inside of them."""
+    rng, on = np.random.default_rng(5), machine(monkeypatch, "sm_80")
+    memory = aligned(rng.integers(-3, 4, 6*6*64 + 16*8).astype(np.float16))
+    like = windows(memory[:6*6*64].reshape(1, 6, 6, 64), 3, 1, 1)
+    view = np.ndarray(like.shape, like.dtype, memory, 0, like.strides)              # whose base is the memory
+    result = memory[6*6*64 + begin:][:16*8].reshape(1, 4, 4, 8)
+    y = rng.integers(-3, 4, (3, 3, 64, 8)).astype(np.float16)
+    want = np.einsum("nhwrtc,rtco->nhwo", view.astype(float), y.astype(float))
+    tw.einsum("nhwrtc,rtco->nhwo", on.array(view), on.array(y), out=on.array(result))
+    on.finish()
+    np.testing.assert_array_equal(result, want.astype(np.float16))
+    assert (len(on.machine.launches) == 1) == (begin == 0)

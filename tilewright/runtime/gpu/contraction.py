@@ -152,7 +152,9 @@ def _pair(run: Run, a: Term, b: Term, kept: tuple[Any, ...], c: Term, sizes: dic
     if exchanged:
         a, b = b, a
     groups = contraction.groups(a, b, kept, place, second)
-    if (parts := gathered.stacks(run, a, b, groups, place)) is not None:
+    targets = [place.array] if last is None else last.targets
+    apart = not any(shapes.overlap(x.array, target) for x in (a, b) for target in targets)
+    if apart and (parts := gathered.stacks(run, a, b, groups, place)) is not None:
         _gathered(run, parts, c, sizes, place, last)
         return
     left, right = (_with_k(run, contraction.arranged(term, sum(of, ())), of, groups)

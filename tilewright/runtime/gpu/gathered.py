@@ -92,7 +92,8 @@ class Stacks(NamedTuple):
 
 
 def stacks(run: Run, a: Term, b: Term, groups: Groups, c: Term) -> Stacks | None:
-    """With that operand read by tables whose axes of m or k do not merge; None if neither is to be, or can be."""
+    """With that operand read by tables whose axes of m or k do not merge; None if neither is to be, or can be. Neither
+    may share memory with a result: the stand-in does not tell."""
     x = a.array
     if not isinstance(run.on.target, GpuTarget) or x.dtype != b.array.dtype or x.dtype.name not in FORMATS or (
             run.invariant or run.plan or run.algorithm):
@@ -146,7 +147,8 @@ def _gather(x: Array, m: int, k: int) -> Gather | None:
     count, wide = (prod(extent for extent, _ in part) for part in (rows, steps))
     if aligned < LEAST or aligned < bytes or max(count, wide) > MOST:
         return None
-    row = max((span + bytes - wide * bytes) // max(count - 1, 1) // aligned, 1) | 1     # not better aligned than x
+    # odd, so that it is not better aligned than x; the stand-in ends where x does, or earlier
+    row = max((span + bytes - wide * bytes) // max(count - 1, 1) // aligned - 1 | 1, 1)
     while row * aligned * count in map(abs, x.strides[:lead]):      # no axis of the batch goes on where rows end
         row += 2
     return Gather(rows, steps, aligned // bytes, row * aligned)
