@@ -536,8 +536,7 @@ def install(monkeypatch: pytest.MonkeyPatch, devices: int = 1) -> FakeDriver:
     monkeypatch.setattr(cuda.bindings, "driver", fake, raising=False)
     monkeypatch.setattr(driver.library, "loaded", None)
     monkeypatch.setattr(driver.library, "entries", {})
-    for kept in (module.device, module.Module.kept, module.workspaces, engine.NVIDIA.recipes,
-                 engine.NVIDIA.passes):
+    for kept in (module.device, module.Module.kept, module.workspaces, engine.NVIDIA.prepared):
         monkeypatch.setattr(kept, "found", {})
     monkeypatch.setattr(module.workspaces, "zeros", {})
     monkeypatch.setattr(repeats, "records", {})

@@ -436,7 +436,7 @@ def install(monkeypatch: pytest.MonkeyPatch, arch: str = "gfx942", devices: int 
     monkeypatch.setitem(sys.modules, "hip", package)
     monkeypatch.setitem(sys.modules, "hip.hip", fake)
     monkeypatch.setattr(driver.library, "loaded", None)
-    for kept in (module.device, module.Module.kept, engine.AMD.recipes, engine.AMD.passes, module.workspaces):
+    for kept in (module.device, module.Module.kept, engine.AMD.prepared, module.workspaces):
         monkeypatch.setattr(kept, "found", {})
     monkeypatch.setattr(repeats, "records", {})
     return fake

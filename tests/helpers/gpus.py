@@ -12,6 +12,7 @@ import pytest
 from tests.doubles import fake_arrays, fake_cuda, fake_hip
 from tests.doubles.fake_device import FakeDevice
 from tilewright.runtime.gpu import engine
+from tilewright.runtime.gpu.recipe import Recipe
 from tilewright.targets import target
 
 
@@ -31,6 +32,11 @@ def started(monkeypatch: pytest.MonkeyPatch, arch: str) -> FakeDevice:
     torch.version = SimpleNamespace(hip="7.2.26015")
     fake_arrays.take_the_place_of_torch(monkeypatch, torch)
     return fake
+
+
+def recipes(of: engine.Engine) -> int:
+    """How many products an engine has prepared."""
+    return sum(isinstance(x, Recipe) for x in of.prepared.found.values())
 
 
 def finish(fake: Any) -> None:

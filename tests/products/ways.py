@@ -20,7 +20,6 @@ from tilewright import formats
 from tilewright.api.products import matmul as by_python
 from tilewright.formats import FORMATS
 from tilewright.runtime import repeats
-from tilewright.runtime.cpu import program
 
 PACKAGE = str(Path(tw.__file__).parent)
 SHORT, TABLE = 40, 150      # Python functions of the package, at most, that a call by a record takes, of one step and
@@ -221,16 +220,13 @@ def python_calls(function: Callable[[], Any]) -> tuple[Any, int]:
 @contextmanager
 def forgotten() -> Iterator[None]:
     """Within, no call is like an earlier one."""
-    tables = repeats.records, program.cold
-    before = [dict(x) for x in tables]
-    for table in tables:
-        table.clear()
+    before = dict(repeats.records)
+    repeats.records.clear()
     try:
         yield
     finally:
-        for table, x in zip(tables, before):
-            table.clear()
-            table.update(x)
+        repeats.records.clear()
+        repeats.records.update(before)
 
 
 def again(call: Call, memory: Memory) -> None:

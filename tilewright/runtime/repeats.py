@@ -44,6 +44,11 @@ class Record(NamedTuple):
     shared: tuple[tuple[int, int], ...]     # which array is which result, in the same memory
 
 
+def no_program(*_: Any) -> bool:
+    """The run of calls that do something else than run a program."""
+    return True
+
+
 # By keys; emptied when plans are chosen anew, and with them what is made of records.
 records: dict[tuple[Any, ...], Record] = {}
 derived: list[dict[Any, Any]] = []
@@ -261,12 +266,13 @@ def remember(like: Asked, run: Run, arrays: Sequence[Array], results: Sequence[A
     keep(like[0], Record(run, made, spans, device, kept, product, same_memory(at, len(arrays))), at)
 
 
-def keep(key: tuple[Any, ...], record: Record, at: list[int]) -> None:
-    """The record of calls with this key from here on, of which one ran just now with these addresses."""
+def keep(key: tuple[Any, ...], record: Record, at: list[int] | None) -> None:
+    """The record of calls with this key from here on, of which one ran just now with these addresses, if it has some.
+    """
     if len(records) >= MOST:
         records.clear()
     records[key] = record
-    if watch.ran is not None:
+    if watch.ran is not None and at is not None:
         watch.ran.append((record, at))
 
 

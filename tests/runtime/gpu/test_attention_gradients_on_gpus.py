@@ -16,7 +16,6 @@ BF16 = ml_dtypes.bfloat16
 
 
 def check(monkeypatch, arrays, g, deterministic=True, by_lse=False, **how):
-    attention_backward.ready.forget()           # of a fake before
     on, call = machine(monkeypatch, "sm_90a"), checked(**arrays, **how)
     out, lse = reference(call)
     g_lse = np.random.default_rng(3).standard_normal(lse.shape).astype(np.float32) if by_lse else None

@@ -25,7 +25,6 @@ def attended(on, arrays, how, given=None):
 
 
 def check(monkeypatch, arrays, chip="sm_90a", **how):
-    attention.ready.forget()                # of a fake before
     on = machine(monkeypatch, chip)
     out, lse = attended(on, arrays, how)
     want, sums = (x.reshape(y.shape) for x, y in zip(reference(checked(**arrays, **how)), (out, lse)))

@@ -21,7 +21,7 @@ from tests.doubles.fake_arrays import (
 )
 from tests.doubles.fake_cuda import install
 from tests.helpers.arrays import small_integers
-from tests.helpers.gpus import finish
+from tests.helpers.gpus import finish, recipes
 from tests.helpers.graphs import capture
 from tests.helpers.plain_gemm import Compiled, Split
 from tilewright.ir import Kernel, f32, i64, ptr
@@ -227,14 +227,14 @@ def test_a_second_call_compiles_nothing(fake):
     tw.matmul(a, a)
     tw.matmul(CuPyArray(integers(4, 4, seed=3)), a)
     assert fake.names().count("cuModuleLoadDataEx") == before
-    assert len(engine.NVIDIA.recipes.found) == 1
+    assert recipes(engine.NVIDIA) == 1
 
 
 def test_other_strides_and_devices_have_their_own_recipes(fake):
     a = integers(4, 8)
     for x in (a[:, :4], np.ascontiguousarray(a[:, :4])):
         tw.matmul(CuPyArray(x), CuPyArray(x))
-    assert len(engine.NVIDIA.recipes.found) == 2
+    assert recipes(engine.NVIDIA) == 2
 
 
 def test_in_a_graph(fake):
@@ -518,7 +518,7 @@ def test_an_operand_that_is_less_aligned_has_its_own_recipe(fake):
     x = np.zeros(6 * 6 + 1, np.float32)
     for begin in (0, 1):
         tw.matmul(Tensor(x[begin : begin + 36].reshape(6, 6)), Tensor(integers(6, 6)))
-    assert len(engine.NVIDIA.recipes.found) == 2
+    assert recipes(engine.NVIDIA) == 2
 
 
 PLAN = NvidiaPlan("simt", 64, 64, 16, 32, 32, 8, 4, vector=4)

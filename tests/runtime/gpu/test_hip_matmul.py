@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.helpers.gpus import finish, started
+from tests.helpers.gpus import finish, recipes, started
 from tests.runtime.gpu.test_hip_kernels import (  # noqa: F401  (fixtures)
     Tensor,
     fake,
@@ -85,7 +85,7 @@ def test_products_that_are_alike_are_looked_up(fake):  # noqa: F811
         assert fake.names()[calls:] == ["hipGetDevice", "hipModuleLaunchKernel"]
         finish(fake)
         np.testing.assert_array_equal(again.host, 2 * got.host)
-    assert len(engine.AMD.recipes.found) == 1
+    assert recipes(engine.AMD) == 1
     i = integers(8, 8, dtype=np.int8)
     tw.matmul(Tensor(i), Tensor(i))
     with pytest.raises(TypeError, match="alpha must be a whole number where integers are multiplied"):

@@ -22,8 +22,6 @@ from tilewright.runtime.cpu import symmetric, workspace
 from tilewright.runtime.cpu.layout import address
 from tilewright.runtime.program import Array, Buffers, Run, root
 
-cold: dict[tuple[Any, ...], Any] = {}       # keys of calls that have no record, and what these have ids of
-repeats.derived.append(cold)
 NO_ROWS: Mapping[str, Any] = {}
 ALIGNMENT = 64                              # of temporaries in their block
 
@@ -152,7 +150,9 @@ def by_recipe(recipe: Any, order: tuple[int, ...], batch: int, steps: tuple[int,
 def repeatable(like: repeats.Asked | None) -> bool:
     """Whether a call that is known by this may be prepared here."""
     try:
-        return like is not None and like[0] not in cold and preparing.recorder is None
+        found = None if like is None else repeats.records.get(like[0])
+        return like is not None and preparing.recorder is None and (
+            found is None or found.run is not repeats.no_program)
     except TypeError:                           # what cannot be hashed, of which the long way has words
         return False
 
@@ -175,9 +175,7 @@ def recorded(like: repeats.Asked | None, arrays: Mapping[str, Any], outs: Sequen
     result = recorder.scalar if isinstance(found, np.generic) else found
     recorder.remember(like, found if several else (result,), seen, functions)
     if like[0] not in repeats.records:
-        if len(cold) >= repeats.MOST:
-            cold.clear()
-        cold[like[0]] = functions
+        repeats.keep(like[0], repeats.Record(repeats.no_program, (), (), None, functions, None, ()), None)
     back = {id(x): given for x, given in zip(seen, outs)}
     if several:
         return tuple(back.get(id(x), x) for x in found)

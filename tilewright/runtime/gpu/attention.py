@@ -13,10 +13,10 @@ from tilewright.plans.measured import choice
 from tilewright.plans.nvidia_attention import AttentionPlan
 from tilewright.rules.arguments import F32, Array
 from tilewright.rules.attending import FACTORS, Asked, Attending, attending, checked_outs
-from tilewright.runtime.gpu.driver import Kept
 from tilewright.runtime.gpu.operands import address
+from tilewright.runtime.gpu.program import Kernel
 from tilewright.targets import GpuTarget
-from tilewright.targets.tensor_maps import BYTES, PIECE, Tile, TiledMap
+from tilewright.targets.tensor_maps import PIECE, Tile, TiledMap
 
 if TYPE_CHECKING:
     from tilewright.attention_problem import Attention
@@ -116,38 +116,22 @@ def _launch(run: Run, call: Attending, out: Array, lse: Array | None, plan: Atte
              **({f"of_{aux.name}": x for aux, x in zip(p.function.reads, call.reads)} if p.function else {})}
     arrays = {each: x for each, x in given.items() if x is not None}
     operands = call.q, call.k, v
-    key = (run.on.index, p, plan, *((x.shape, x.strides) for x in operands),
+    key = ("attention", run.on.index, p, plan, *((x.shape, x.strides) for x in operands),
            *((each, x.shape, x.strides) for each, x in arrays.items()))
-    found = ready.get(key, lambda: Ready(run, p, plan, operands, arrays))
-    found.launch(run, dict(zip("qkv", operands)), arrays)
+    found: Ready = run.engine.prepared.get(key, lambda: Ready(run, p, plan, operands, arrays))
+    found(run, (*operands, *arrays.values()))
 
 
-class Launch:
-    """A launch for calls of one kind, of which the addresses of arrays are left open, also of those that maps describe.
-    """
-
-    def __init__(self, run: Run, function: Any, grid: tuple[int, ...], numbers: Mapping[str, Any],
-                 mapped: Mapping[str, Array], arrays: Iterable[str]) -> None:
-        """numbers, mapped, arrays: by the kernel's parameters; those that it does not have are left out."""
-        named = {x.name: x for x in function.parameters}
-        self.maps = {each: (named[each].offset, _map(run, named[each].tile, x)) for each, x in mapped.items()}
-        self.words = {each: named[each].offset // 8 for each in arrays if each in named and each not in mapped}
-        given = {**numbers, **dict.fromkeys(self.words, 0), **{each: bytes(named[each].size) for each in self.maps}}
-        self.prepared = run.driver.Prepared(function, grid, {x: y for x, y in given.items() if x in named})
-        self.spare: list[Any] = []
-
-    def __call__(self, run: Run, mapped: Mapping[str, Array], addresses: Mapping[str, int]) -> None:
-        """With these arrays, on the call's stream."""
-        try:
-            arguments = self.spare.pop()
-        except IndexError:
-            arguments = self.prepared.arguments()
-        for each, (at, made) in self.maps.items():
-            arguments.view[at:at + BYTES] = made(address(mapped[each]))
-        for each, word in self.words.items():
-            arguments.words[word] = addresses[each]
-        self.prepared.attempt(run.stream, arguments)
-        self.spare.append(arguments)
+def launch(run: Run, function: Any, grid: tuple[int, ...], numbers: Mapping[str, Any], mapped: Mapping[str, Array],
+           names: Sequence[str]) -> Kernel:
+    """A launch for calls of one kind, of which the addresses of arrays, by `names`, are left open, also of those that
+    maps describe. numbers, mapped, names: by the kernel's parameters; those that it does not have are left out."""
+    named = {x.name: x for x in function.parameters}
+    places = {x: i for i, x in enumerate(names) if x in named and x not in mapped}
+    maps = [(named[x].offset, _map(run, named[x].tile, y), names.index(x)) for x, y in mapped.items()]
+    given = {**numbers, **dict.fromkeys(places, 0), **{x: bytes(named[x].size) for x in mapped}}
+    prepared = run.driver.Prepared(function, grid, {x: y for x, y in given.items() if x in named})
+    return Kernel(prepared, [named[x].offset // 8 for x in places], [*places.values()], maps)
 
 
 def launched(case: AttentionCase, plan: AttentionPlan, target: Any, arrays: Mapping[str, Array],
@@ -187,23 +171,20 @@ class Ready:
         by, options = attention_choice.planner(target), attention_choice.options(case, plan, target)
         shape = options["SHAPE"]
         tiles = by.tiles_of(p, shape, plan)
-        self.start = Launch(run, run.kernel(by.EMITTERS[plan.algorithm], **options),
+        self.start = launch(run, run.kernel(by.EMITTERS[plan.algorithm], **options),
                             (by.grid_of(p, shape, plan, target),),
                             launched(case, plan, target, arrays, operands), maps_of(case, plan, operands),
                             (*"qkv", *arrays, *WORKSPACE))
         self.bytes = (4*tiles*plan.splits*plan.rows*(p.value_size + 2), 4*tiles) if shape.split else None
 
-    def launch(self, run: Run, operands: dict[str, Array], arrays: dict[str, Array]) -> None:
+    def __call__(self, run: Run, arrays: Iterable[Array]) -> None:
         """With these arrays, on the call's stream."""
-        addresses, held = {each: address(x) for each, x in (arrays | operands).items()}, None
+        at, held = [*map(address, arrays)], None
         if self.bytes is not None:
             held, *there = _workspace(run, *self.bytes)
-            addresses |= dict(zip(WORKSPACE, there))
-        self.start(run, operands, addresses)
+            at += there
+        self.start(at, (), (), 1, run.stream)
         del held
-
-
-ready: Kept[Ready] = Kept(1024)
 
 
 def distances(arrays: Mapping[str, Array]) -> dict[str, int]:

@@ -13,8 +13,7 @@ from tilewright.plans.nvidia_attention_backward import KEYS, BackwardPlan
 from tilewright.rules.arguments import F32, Array
 from tilewright.rules.attending import Asked, Attending, attending
 from tilewright.runtime.gpu.arrays import HIP
-from tilewright.runtime.gpu.attention import I32, NO_END, Launch, distances, readable
-from tilewright.runtime.gpu.driver import Kept
+from tilewright.runtime.gpu.attention import I32, NO_END, distances, launch, readable
 from tilewright.runtime.gpu.operands import address
 
 if TYPE_CHECKING:
@@ -81,9 +80,10 @@ def differentiate(run: Run, call: Attending, given: Gradients, into: list[Array]
               **dict(zip(("by_q", "by_k", "by_v"), into)),
               **({} if given.by_lse is None else {"by_lse": _rows_contiguous(run, given.by_lse)}),
               **{each: run.typed(x, I32) for each, x in offsets.items() if x is not None}}
-    key = (run.on.index, p, deterministic, plan, *((x.shape, x.strides) for x in operands.values()),
+    key = ("gradients", run.on.index, p, deterministic, plan, *((x.shape, x.strides) for x in operands.values()),
            *((each, x.shape, x.strides) for each, x in arrays.items()))
-    ready.get(key, lambda: Ready(run, p, plan, deterministic, operands, arrays))(run, operands, arrays)
+    made: Ready = run.engine.prepared.get(key, lambda: Ready(run, p, plan, deterministic, operands, arrays))
+    made(run, operands, arrays)
 
 
 def _rows_contiguous(run: Run, x: Array) -> Array:
@@ -111,21 +111,18 @@ class Ready:
             "pairs": pairs, "section": nvidia_attention_backward.section(p), "sequences": p.sequences,
             "before": NO_END if p.before is None else p.before, "after": NO_END if p.after is None else p.after,
             "scale": p.scale, "factor": p.scale * math.log2(math.e), **distances(arrays)}
-        names, how = (*arrays, *self.shapes), {"SHAPE": shape, "PLAN": plan}
+        names, how = (*"qkv", *arrays, *self.shapes), {"SHAPE": shape, "PLAN": plan}
         rows = run.kernel(PARTS + "rows", **how, BY_LSE="by_lse" in arrays)
         grid = ((p.keys // KEYS + p.sequences) * p.kv_heads if p.ragged else -(-p.keys // KEYS) * pairs,)
         sums = np.lib.stride_tricks.as_strided(np.zeros(1, F32), self.shapes["sums"][0], (4*LINE, 4))   # a shadow
         mapped = {**operands, "sums": sums}
-        self.starts = (Launch(run, rows, (tiles, p.heads, batch), numbers, {}, names),
-                       Launch(run, run.kernel(MAIN, **how), grid, numbers, mapped, names),
-                       Launch(run, run.kernel(PARTS + "rounded", **how), (tiles, p.heads, batch), numbers, {}, names))
+        self.starts = (launch(run, rows, (tiles, p.heads, batch), numbers, {}, names),
+                       launch(run, run.kernel(MAIN, **how), grid, numbers, mapped, names),
+                       launch(run, run.kernel(PARTS + "rounded", **how), (tiles, p.heads, batch), numbers, {}, names))
 
     def __call__(self, run: Run, operands: Mapping[str, Array], arrays: Mapping[str, Array]) -> None:
         """With these arrays, on the call's stream."""
-        held = {name: run.temporary(*how) for name, how in self.shapes.items()}
-        addresses = {name: address(x) for name, x in (*arrays.items(), *held.items())}
+        held = [run.temporary(*how) for how in self.shapes.values()]
+        at = [address(x) for x in (*(operands[name] for name in "qkv"), *arrays.values(), *held)]
         for start in self.starts:
-            start(run, {**operands, "sums": held["sums"]}, addresses)
-
-
-ready: Kept[Ready] = Kept(1024)
+            start(at, (), (), 1, run.stream)

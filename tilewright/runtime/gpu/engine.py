@@ -6,7 +6,6 @@ block-scaled ones by `multiply_scaled`, which copy them to the first GPU.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -45,7 +44,7 @@ from tilewright.runtime.gpu.product import Run
 from tilewright.runtime.gpu.recipe import Bound, Recipe
 from tilewright.targets import GpuTarget
 
-MOST_RECIPES, MOST_PASSES = 1024, 1024
+MOST = 2048             # of what an engine has prepared
 MAY_BE_NUMPYS = "operands[", "scale_"     # names of arrays that may be in the host's memory beside those on a GPU
 
 
@@ -55,8 +54,7 @@ class Engine:
     def __init__(self, platform: Platform, compiler: str) -> None:
         """`compiler`: the module whose `compile` makes kernels; a process whose recipes are there needs none."""
         self.platform, self.compiler = platform, compiler
-        self.recipes: Kept[Recipe] = Kept(MOST_RECIPES)
-        self.passes: Kept[Function] = Kept(MOST_PASSES)
+        self.prepared: Kept[Any] = Kept(MOST)       # recipes, launches of attention, other kernels
 
     @property
     def driver(self) -> Any:
@@ -69,10 +67,8 @@ class Engine:
 
     def forget(self) -> None:
         """Choose plans anew."""
-        self.recipes.forget()
+        self.prepared.forget()
         repeats.forget()
-        if attention := sys.modules.get("tilewright.runtime.gpu.attention"):
-            attention.ready.forget()
 
     # ---- arrays in the GPUs' memory
 
@@ -304,7 +300,8 @@ class Engine:
             code = artefact.code(emitter, on.target, **options, WARP=on.target.warp)
             return self.driver.load(code.image, on, code.machine).function(code.manifest)
 
-        return self.passes.get((on.index, emitter, *options.items()), loaded)
+        found: Function = self.prepared.get((on.index, emitter, *options.items()), loaded)
+        return found
 
 
 def _factors(kernel: Any, *given: Any) -> tuple[Any, ...]:

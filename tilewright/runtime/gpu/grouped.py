@@ -183,7 +183,7 @@ def _launch(run: Run, of: Axes, a: Array, b: Array, offsets: Array, results: lis
                 **({"m": of.m} if by_rows else {"k": a.shape[-1]}),
                 **auxiliary.strides(problem, [*beside, *stacks[1:], *of_b])}
         return Recipe(run.driver, kernel, run.on, *(leading(x) or 0 for x in by), **more)
-    recipe = run.engine.recipes.get(key, make)
+    recipe = run.engine.prepared.get(key, make)
     run.by_recipe(recipe, (a, b, results[0], *read, *results[1:], *of_b, offsets), alpha, 0.0)
 
 

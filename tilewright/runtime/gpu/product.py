@@ -329,9 +329,10 @@ class Run:
                tuple(address(x) % WIDEST for x in (a, b, c)), self.plan, self.algorithm, invariant, of_blocks,
                self.gather, semiring, *(functions or {}).items(),
                *((x.shape, x.strides, address(x) % WIDEST) for x in beside))
-        return self.engine.recipes.get(key, lambda: self.engine.recipe(
+        found: Recipe = self.engine.prepared.get(key, lambda: self.engine.recipe(
             self.on, a, b, c, self.plan, beside, functions, self.algorithm, of_blocks, semiring, invariant,
             self.gather))
+        return found
 
 
 def _shared(*scales: Array, n: int) -> bool:
