@@ -261,8 +261,7 @@ def _einsum(given: Sequence[Any], labels: Any, output: Any, call: Call, optimize
         last_product = forks.imported("tilewright.api.last_product")
         paths.check_given(optimize, len(arrays), invariant)
         last = last_product.Last(call, arrays, terms, order)
-        left = [contraction.diagonal(x, of, terms.sizes) for x, of in zip(arrays, terms.inputs)]
-        return last.delivered(pairs.pairwise(last, left, path, terms.output, last.between, None))
+        return last.delivered(pairs.pairwise(last, arrays, terms, path, last.between, None))
     target = arguments.output(arguments.single(out, "out"))
     shape = tuple(terms.sizes[label] for label in terms.output)
     if target is not None and target.shape != shape:
@@ -274,17 +273,18 @@ def _einsum(given: Sequence[Any], labels: Any, output: Any, call: Call, optimize
     if target is not None:
         arguments.check_cast(result, target.dtype, "out")
 
-    left = [contraction.diagonal(x, of, terms.sizes) for x, of in zip(arrays, terms.inputs)]
-    if len(left) == 1 and set(left[0].labels) <= set(terms.output) and target is None and result == left[0].array.dtype:
-        view = contraction.arranged(left[0], terms.output)      # which NumPy gives, too, whatever the order
-        return view if view.ndim else view[()]
+    if len(arrays) == 1 and target is None and result == arrays[0].dtype:
+        one = contraction.diagonal(arrays[0], terms.inputs[0], terms.sizes)
+        if set(one.labels) <= set(terms.output):
+            view = contraction.arranged(one, terms.output)      # which NumPy gives, too, whatever the order
+            return view if view.ndim else view[()]
     between = result if all(x.dtype.kind == "b" for x in arrays) else sums
     into = target
     if target is None and order in ("C", "F") and len(arrays) > 1:  # written there, and not laid out afterwards
         into = program.empty(shape, result, order)
     place = pairs.place_of(into, terms.output) if into is not None and into.dtype == result else None
     paths.check_given(optimize, len(arrays), invariant)
-    last = pairs.pairwise(pairs.Work(between, threads, invariant), left, path, terms.output, result, place)
+    last = pairs.pairwise(pairs.Work(between, threads, invariant), arrays, terms, path, result, place)
     found = contraction.arranged(last, terms.output)
     if into is not None:
         if not shapes.same(found, into):

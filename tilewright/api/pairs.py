@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from math import prod
 from typing import Any
@@ -13,7 +14,7 @@ from tilewright.api import host, tensor_repeats
 from tilewright.rules import contraction, paths, shapes
 from tilewright.rules.arguments import Array
 from tilewright.rules.contraction import Term
-from tilewright.rules.subscripts import Labels
+from tilewright.rules.subscripts import Labels, Terms
 from tilewright.runtime.cpu import program
 
 LARGE = 1 << 16         # elements from which NumPy writes into memory of an earlier call
@@ -26,21 +27,15 @@ def place_of(target: Array, output: Labels) -> Term:
     return Term(target[(..., *index)], tuple(label for label, _ in extents))
 
 
-def pairwise(work: Work, left: list[Term], path: paths.Path, output: Labels, result: np.dtype[Any], place: Term | None
-             ) -> Term:
-    """All operands, which are taken out of `left`, multiplied along the path; the last product in the dtype `result`,
-    at this place if it can be written there."""
-    left[:] = (x._replace(first=at) for at, x in enumerate(left))
-    for number, step in enumerate(path):
-        chosen = Term.chosen(left, step, work.invariant)
-        while len(chosen) > 1:
-            needed = dict.fromkeys([*(x for term in (*left, *chosen[2:]) for x in term.labels), *output])
-            final = number == len(path) - 1 and len(chosen) == 2
-            made = work.last(chosen[0], chosen[1], needed, result, place, output) if final else work.product(
-                chosen[0], chosen[1], needed, work.between, None, (*needed,))
-            chosen = [made._replace(first=chosen[0].first), *chosen[2:]]
-        left.append(chosen[0])
-    return work.summed(left[0], {*output})
+def pairwise(work: Work, arrays: Sequence[Array], terms: Terms, path: paths.Path, result: np.dtype[Any],
+             place: Term | None) -> Term:
+    """All operands multiplied along the path; the last product in the dtype `result`, at this place if it can be
+    written there."""
+
+    def product(a: Term, b: Term, needed: dict[Any, None], final: bool) -> Term:
+        return work.last(a, b, needed, result, place, terms.output) if final else work.product(
+            a, b, needed, work.between, None, (*needed,))
+    return work.summed(contraction.pairwise(arrays, terms, path, work.invariant, product), {*terms.output})
 
 
 class Work:

@@ -9,7 +9,7 @@ both arrays. Only addresses, shapes and strides are read, so that arrays may be 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from math import prod
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from tilewright import forks, formats
 from tilewright.rules import arguments
 from tilewright.rules.arguments import Array
 from tilewright.rules.shapes import merge, strided
-from tilewright.rules.subscripts import Label, Labels
+from tilewright.rules.subscripts import Label, Labels, Terms
 
 # times the size of the other operand, from which the order of a product follows the layout of one: by a Zen 3
 # 140608 x 52 x 52 had 1.45 of OpenBLAS's rate, 52 x 140608 x 52 with both by rows 0.95
@@ -35,14 +35,26 @@ class Term(NamedTuple):
     labels: Labels
     first: int = 0          # the place of the first operand that is in it
 
-    @staticmethod
-    def chosen(left: list[Term], step: Sequence[int], invariant: str) -> list[Term]:
-        """The terms of a path's step, taken out of `left`: where the order of sums may not depend on rows, in the order
-        of the operands, so that the product with the first operand in it is a first operand, too."""
-        found = [left[at] for at in step]
+
+def pairwise(arrays: Sequence[Array], terms: Terms, path: Sequence[Sequence[int]], invariant: str,
+             product: Callable[[Term, Term, dict[Label, None], bool], Term]) -> Term:
+    """What all operands come to along the path, in which those of a step are multiplied in their own order where that
+    of sums may not depend on rows, so that the product with the first operand in it is a first operand, too.
+    product(a, b, labels that are needed later, whether it is the last one)."""
+    left = [diagonal(x, of, terms.sizes)._replace(first=at) for at, (x, of) in enumerate(zip(arrays, terms.inputs))]
+    for number, step in enumerate(path):
+        chosen = [left[at] for at in step]
         for at in sorted(step, reverse=True):
             left.pop(at)
-        return sorted(found, key=lambda term: term.first) if invariant == "rows" else found
+        if invariant == "rows":
+            chosen.sort(key=lambda term: term.first)
+        while len(chosen) > 1:
+            a, b, *more = chosen
+            needed = dict.fromkeys([*(x for term in (*left, *more) for x in term.labels), *terms.output])
+            made = product(a, b, needed, number == len(path) - 1 and not more)
+            chosen = [made._replace(first=a.first), *more]
+        left.append(chosen[0])
+    return left[0]
 
 
 def meeting(arrays: Sequence[Array]) -> tuple[Array, Array]:
@@ -143,10 +155,10 @@ def groups(a: Term, b: Term, kept: Labels, c: Term | None = None, along: Term | 
                 arrays[group] = c
     found = {"batch": [x for x in common if x in kept], "k": [x for x in common if x not in kept],
              "m": [x for x in a.labels if x not in common], "n": [x for x in b.labels if x not in common]}
-    return Groups(**{group: _as_they_lie(arrays[group], labels) for group, labels in found.items()})
+    return Groups(**{group: as_they_lie(arrays[group], labels) for group, labels in found.items()})
 
 
-def _as_they_lie(term: Term, labels: Sequence[Label]) -> Labels:
+def as_they_lie(term: Term, labels: Sequence[Label]) -> Labels:
     """The largest stride first."""
     strides = dict(zip(term.labels, term.array.strides))
     return tuple(sorted(labels, key=lambda label: -abs(strides[label])))

@@ -97,10 +97,9 @@ def einsum_path(*operands: Any, out: Any = None, out_dtype: Any = None, optimize
     terms, path = paths.resolved(labels, output, [x.shape for x in arrays], optimize)
     limit = arguments.thread_count(threads) or pool.get_num_threads()
     sums, result = contraction.dtypes(arrays, out_dtype)
-    left = [contraction.diagonal(x, of, terms.sizes) for x, of in zip(arrays, terms.inputs)]
     notes = _Notes(result if all(x.dtype.kind == "b" for x in arrays) else sums, limit)
     place = api.place_of(target, terms.output) if target is not None and target.dtype == result else None
-    api.pairwise(notes, left, path, terms.output, result, place)
+    api.pairwise(notes, arrays, terms, path, result, place)
     text = f"{','.join(map(_shown, terms.inputs))}->{_shown(terms.output)}"
     found = Explanation(text, {str(label): extent for label, extent in terms.sizes.items()},
                         tuple(str(x.dtype) for x in arrays) + (str(result),), limit, tuple(map(tuple, path)),

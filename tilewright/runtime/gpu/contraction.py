@@ -115,20 +115,13 @@ def _rounds(arrays: Sequence[Array], sums: np.dtype[Any], out: Array) -> bool:
 def _products(run: Run, arrays: Sequence[Array], terms: Any, path: paths.Path, sums: np.dtype[Any],
               result: Term, last: Last | None = None) -> None:
     sizes = terms.sizes
-    left = [contraction.diagonal(x, of, sizes)._replace(first=at)
-            for at, (x, of) in enumerate(zip(arrays, terms.inputs))]
-    for step in path:
-        chosen = Term.chosen(left, step, run.invariant)
-        while len(chosen) > 1:
-            a, b, *more = chosen
-            needed = {*terms.output, *(x for term in (*left, *more) for x in term.labels)}
-            kept = tuple(dict.fromkeys(x for x in (*a.labels, *b.labels) if x in needed))
-            final = not left and not more
-            c = result if final else Term(run.temporary(tuple(sizes[x] for x in kept), sums), kept)
-            _pair(run, a, b, kept, c, sizes, last if final else None)
-            chosen = [c._replace(first=a.first), *more]
-        left.append(chosen[0])
-    (made,) = left
+
+    def product(a: Term, b: Term, needed: dict[Any, None], final: bool) -> Term:
+        kept = tuple(dict.fromkeys(x for x in (*a.labels, *b.labels) if x in needed))
+        c = result if final else Term(run.temporary(tuple(sizes[x] for x in kept), sums), kept)
+        _pair(run, a, b, kept, c, sizes, last if final else None)
+        return c
+    made = contraction.pairwise(arrays, terms, path, run.invariant, product)
     if made.array is not result.array:                      # one operand, of which there is no product
         _refuse_sums(run, made, {*terms.output})
         run.copy(contraction.arranged(made, terms.output), result.array)

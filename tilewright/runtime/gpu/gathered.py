@@ -17,8 +17,9 @@ from tilewright.plans.gpu_shape import LINE, MOST_ROWS, REACH, WIDEST, GpuShape,
 from tilewright.problem import Gemm
 from tilewright.rules import shapes
 from tilewright.rules.arguments import Array
-from tilewright.rules.contraction import Groups, Term, arranged
+from tilewright.rules.contraction import Groups, Term, arranged, as_they_lie
 from tilewright.rules.subscripts import Label, Labels
+from tilewright.runtime.cpu.tables import offsets
 from tilewright.runtime.gpu.operands import address, transposed
 from tilewright.runtime.gpu.recipe import Recipe
 from tilewright.runtime.gpu.windows import windows
@@ -50,7 +51,7 @@ class Gather(NamedTuple):
 
     @property
     def tables(self) -> tuple[Array, Array]:
-        return offsets(self.rows), offsets(self.steps)
+        return offsets(self.rows).astype(np.int32), offsets(self.steps).astype(np.int32)
 
 
 def recipe(driver: Any, on: Any, problem: Gemm, shape: GpuShape, gather: Gather, role: str, *leading: Any,
@@ -72,14 +73,6 @@ def recipe(driver: Any, on: Any, problem: Gemm, shape: GpuShape, gather: Gather,
     found.kept = [driver.Memory.upload(on, table) for table in gather.tables]
     found.tables = tuple(x.pointer for x in found.kept)
     return found
-
-
-def offsets(axes: Axes) -> Array:
-    """Offsets of all elements along these axes, in elements."""
-    found = np.zeros(1, np.int64)
-    for extent, stride in axes:
-        found = (found[:, None] + np.arange(extent) * stride).reshape(-1)
-    return found.astype(np.int32)
 
 
 class Stacks(NamedTuple):
@@ -113,10 +106,10 @@ def _stacks(run: Run, a: Term, b: Term, groups: Groups, c: Term) -> Stacks | Non
     m, outer_m = _together(c, groups.m)
     n, outer_n = _together(c, groups.n)
     batch = *groups.batch, *outer_m, *outer_n
-    if not m or not groups.k or (_merges(a, m) and _merges(a, _as_they_lie(a, groups.k))):
+    if not m or not groups.k or (_merges(a, m) and _merges(a, as_they_lie(a, groups.k))):
         return None
     a = _innermost(run, a, groups.k)
-    k = _as_they_lie(a, groups.k)
+    k = as_they_lie(a, groups.k)
     own = arranged(a, (*batch, *m, *k))
     gather = _gather(own, len(m), len(k))
     if gather is None:
@@ -156,7 +149,7 @@ def _gather(x: Array, m: int, k: int) -> Gather | None:
 
 def _together(c: Term, labels: Labels) -> tuple[Labels, Labels]:
     """Labels that are one axis of c, and those outside of them, each as they lie."""
-    ordered = _as_they_lie(c, labels)
+    ordered = as_they_lie(c, labels)
     first = len(ordered)
     while first and _merges(c, ordered[first - 1 : first + 1]):
         first -= 1
@@ -167,12 +160,6 @@ def _merges(x: Term, labels: Labels) -> bool:
     """Whether these axes have one stride, in this order."""
     size, stride = (dict(zip(x.labels, of)) for of in (x.array.shape, x.array.strides))
     return all(stride[outer] == size[inner] * stride[inner] for outer, inner in pairwise(labels))
-
-
-def _as_they_lie(x: Term, labels: Labels) -> Labels:
-    """The largest stride first."""
-    stride = dict(zip(x.labels, x.array.strides))
-    return tuple(sorted(labels, key=lambda label: -abs(stride[label])))
 
 
 def matrix(x: Array, lead: int, k: int) -> Array | None:
@@ -191,7 +178,7 @@ def _innermost(run: Run, x: Term, k: Labels) -> Term:
         return next((y for y in x.labels if y != of and 0 < stride[of] <= stride[y] < stride[of] * size[of]
                      and stride[y] % stride[of] == 0), None)
     windows = {label: window(label) for label in k}
-    last = _as_they_lie(x, k)[-1]
+    last = as_they_lie(x, k)[-1]
     alone = [label for label in k if windows[label] is None and label not in windows.values()]
     if not alone or min(stride.values()) <= 0 or (stride[last] == x.array.itemsize and last in alone):
         return x
