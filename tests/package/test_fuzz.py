@@ -26,7 +26,7 @@ from tilewright.expressions import remembered
 from tilewright.lab.cli import npy
 from tilewright.plans.cpu import CpuPlan
 from tilewright.plans.nvidia import NvidiaPlan
-from tilewright.rules import arguments, weights
+from tilewright.rules import arguments, fusing, weights
 from tilewright.runtime.cpu import fusion, grouped_jobs, preparation, ways
 from tilewright.simulator import product
 
@@ -204,7 +204,7 @@ def legible(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_alpha(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(fusion, "with_factors", lambda epilogue, operands, *_: (epilogue, operands))
+    patch.setattr(fusing, "with_factors", lambda epilogue, operands, *_: (epilogue, operands))
 
 
 @pytest.mark.parametrize(("plant", "given", "words"), [

@@ -53,7 +53,7 @@ def product(call: Call) -> Any:
         arguments.refuse("with a prologue", algorithm=call.algorithm)
     p = decided(call, a, b, c, prepared, bool(scales))
     f = fusing.fused(call._replace(operands=shares.get("epilogue")), p, scales)
-    outs = outs_of(call, f)
+    outs = fusing.outs_of(call, f)
     f = f._replace(dtypes=tuple(map(result_dtype, f.dtypes, outs)))
     if call.algorithm is not None:
         arguments.check_algorithm(call.algorithm, a.dtype, b.dtype, p.sums, call.plan)
@@ -71,8 +71,8 @@ def product(call: Call) -> Any:
     if p.beta and not isinstance(c, np.ndarray):
         program.constant(p.c)
     added = readable(np.broadcast_to(p.c, p.shape)) if p.beta else None
-    epilogue, operands = fusion.with_factors(f.epilogue, [readable(x) for x in f.operands], p.sums, p.alpha, p.beta,
-                                             added, p.shape)
+    epilogue, operands = fusing.with_factors(f.epilogue, [readable(x) for x in f.operands], p.sums, p.alpha, p.beta,
+                                             added, p.shape, program.constant)
     beside = [y for x in before.values() for y in x.arrays]
     results, stored = results_of(f, p, outs, (a, b), operands, beside, scattered and scattered.c)
     how = {"threads": call.threads, "plan": call.plan, "algorithm": call.algorithm, "b_packed": packed,
@@ -132,30 +132,6 @@ def readable(x: Array) -> Array:
 
 
 # ---- results
-
-def outs_of(call: Call, f: Fused) -> list[Array | None]:
-    """Where the caller wants the results."""
-    count = len(f.shapes)
-    given = call.out if isinstance(call.out, tuple) else (call.out,) + (None,) * (count - 1)
-    if isinstance(call.out, tuple) and len(given) != count:
-        raise ValueError(f"{call.out_name} must have an array or None for each of the epilogue's {count} results, not "
-                         f"{len(given)} of them")
-    found = []
-    for at, (x, shape, dtype) in enumerate(zip(given, f.shapes, f.dtypes)):
-        name = call.out_name + f"[{at}]" * isinstance(call.out, tuple)
-        out = arguments.output(x, name)
-        if out is not None:
-            if (block := f.blocks[at]) is not None:
-                raise ValueError(f"{name} must be None for a result in {block.name}, which is a new Quantized")
-            if out.shape != shape:
-                raise ValueError(f"{name} must have the result's shape {shape}, but its shape is {out.shape}")
-            if dtype is not None:
-                arguments.check_cast(dtype, out.dtype, name)
-                if call.out_dtype is not None and out.dtype.newbyteorder("=") != dtype:
-                    raise TypeError(f"{name} has dtype {out.dtype}, but out_dtype asks for {dtype}")
-        found.append(out)
-    return found
-
 
 def result_dtype(dtype: np.dtype[Any] | None, out: Array | None) -> np.dtype[Any] | None:
     """A result of f32 in an `out` of ml_dtypes' formats is rounded as it is stored: a cast would give the same bits."""

@@ -158,15 +158,14 @@ def product(call: Call, offsets: Any) -> Any:
     if of.along == "m":
         f = f._replace(shapes=tuple((of.groups, shape[-1]) if result.reduced.startswith("column") else shape
                                     for shape, result in zip(f.shapes, f.epilogue.expression.results)))
-    outs = fused.outs_of(call, f)
+    outs = fusing.outs_of(call, f)
     f = f._replace(dtypes=tuple(map(fused.result_dtype, f.dtypes, outs)))
     numbers, right = _taken(p, of, a, right, call.invariant)
     columns = p.shape[-1] // 2 if f.epilogue.paired else p.shape[-1]
     read = [fused.readable(np.broadcast_to(per_group[of_one.name], (of.groups, 1, columns))
                            if of_one.name in per_group else x)
             for of_one, x in zip(f.epilogue.reads, f.operands)]
-    fusion = forks.imported("tilewright.runtime.cpu.fusion")
-    epilogue, read = fusion.with_factors(f.epilogue, read, p.sums, p.alpha, 0, None, p.shape)
+    epilogue, read = fusing.with_factors(f.epilogue, read, p.sums, p.alpha, 0, None, p.shape, program.constant)
     results, stored = fused.results_of(f, p, outs, (numbers, right.stand_in), [], read)
     main = epilogue.main
     if main is not None and columns > 1 and results[main].strides[-1] != results[main].itemsize:

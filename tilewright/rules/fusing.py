@@ -4,7 +4,8 @@ Only dtypes, shapes and strides are read, so that the arrays may be NumPy's or s
 """
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from tilewright import forks, formats
 from tilewright.expressions import DEFAULT
-from tilewright.expressions.composed import finished, with_scales
+from tilewright.expressions.composed import ADDED, ALPHA, BETA, finished, with_scalars, with_scales
 from tilewright.expressions.function import Aux, Epilogue, kind_of
 from tilewright.expressions.operations import KINDS
 from tilewright.expressions.program import ACC, OWN, Expression
@@ -21,7 +22,7 @@ from tilewright.rules import arguments
 from tilewright.rules.arguments import Array
 from tilewright.rules.call import Call, Product
 
-_made: dict[tuple[Any, ...], tuple[Epilogue, Expression]] = {}
+_made: dict[tuple[Any, ...], tuple[Any, Expression]] = {}      # epilogues, and expressions with factors
 
 
 class Fused(NamedTuple):
@@ -103,6 +104,54 @@ def fused(call: Call, p: Product, scales: Mapping[str, Array] | None = None) -> 
     shapes = tuple({"": shape, "row": shape[:-1], "column": (*shape[:-2], shape[-1])}[x.reduced.partition("_")[0]]
                    for x in expression.results)
     return Fused(epilogue_of(expression, tuple(read), names), tuple(arrays), dtypes, shapes, blocks)
+
+
+def with_factors(epilogue: Epilogue, operands: Sequence[Array], sums: np.dtype[Any], alpha: Any, beta: Any, c: Any,
+                 shape: tuple[int, ...], number: Callable[[Array], Array] = np.asarray) -> tuple[Epilogue, list[Array]]:
+    """alpha, beta and c, which is broadcast to the product's shape [..., m, n], as further operands. `number`: what
+    places alpha and beta."""
+    read, found = list(epilogue.reads), list(operands)
+    if alpha == 1 and not beta:
+        return epilogue, found
+    how = alpha != 1, bool(beta)
+    extended, _ = forks.looked_up(_made, (id(epilogue.expression), *how), lambda: (
+        with_scalars(epilogue.expression, *how), epilogue.expression))      # kept: so is its id
+    columns = shape[-1] // 2 if epilogue.paired else shape[-1]
+    for name, x in ((ALPHA, alpha if how[0] else None), (BETA, beta if beta else None)):
+        if x is not None:
+            read.append(Aux(name, name_of(sums), "scalar"))
+            found.append(np.broadcast_to(number(np.array(x, sums)), (*shape[:-1], columns)))
+    if beta:
+        c = np.broadcast_to(c, shape)
+        parts = [(f"{ADDED}0", c[..., 0::2]), (f"{ADDED}1", c[..., 1::2])] if epilogue.paired else [(ADDED, c)]
+        read += [Aux(name, name_of(part.dtype), "full") for name, part in parts]
+        found += [part for _, part in parts]
+    return replace(epilogue, expression=extended, reads=tuple(read)), found
+
+
+def outs_of(call: Call, f: Fused, seen: Callable[[Any, str], Array | None] = arguments.output) -> list[Array | None]:
+    """Where the caller wants the results, as `seen` gives arrays by their names in messages. TypeError and ValueError
+    for those that are no places for results."""
+    count = len(f.shapes)
+    given = call.out if isinstance(call.out, tuple) else (call.out,) + (None,) * (count - 1)
+    if len(given) != count:
+        raise ValueError(f"{call.out_name} must have an array or None for each of the epilogue's {count} results, not "
+                         f"{len(given)} of them")
+    found = []
+    for at, (x, shape, dtype) in enumerate(zip(given, f.shapes, f.dtypes)):
+        name = call.out_name + f"[{at}]" * isinstance(call.out, tuple)
+        out = seen(x, name)
+        if out is not None:
+            if (block := f.blocks[at]) is not None:
+                raise ValueError(f"{name} must be None for a result in {block.name}, which is a new Quantized")
+            if out.shape != shape:
+                raise ValueError(f"{name} must have the result's shape {shape}, but its shape is {out.shape}")
+            if dtype is not None:
+                arguments.check_cast(dtype, out.dtype, name)
+                if call.out_dtype is not None and out.dtype.newbyteorder("=") != dtype:
+                    raise TypeError(f"{name} has dtype {out.dtype}, but out_dtype asks for {dtype}")
+        found.append(out)
+    return found
 
 
 def wide_of(call: Call) -> str | None:

@@ -17,6 +17,7 @@ from tilewright.expressions.function import Aux, Epilogue
 from tilewright.expressions.program import Expression, Result
 from tilewright.plans import epilogues, lowering
 from tilewright.problem import Gemm
+from tilewright.rules import fusing
 from tilewright.rules.arguments import Array
 from tilewright.rules.prologues import AXIS, Prepared
 from tilewright.runtime.cpu import fusion, ways
@@ -60,7 +61,7 @@ def by_problem(problem: Gemm, planned: Planned, word: str, a: Array, b: Array, o
         results.append(None if x is None else own if direct else np.empty(shape, x.dtype))
         kept.append(own)
     whole = (*out.shape[:-2], *of.sizes[:2])
-    extended, factors = fusion.with_factors(epilogue, given, of.dtype, alpha, beta, out if beta else None, whole)
+    extended, factors = fusing.with_factors(epilogue, given, of.dtype, alpha, beta, out if beta else None, whole)
     if beta and epilogue.paired:
         raise ValueError("beta must be 0 for an epilogue of pairs of columns: out has half as many as there are sums")
     numbers = compute(of, results, factors, extended, prologues=prologues)

@@ -19,9 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright import forks
-from tilewright.expressions.composed import ADDED, ALPHA, BETA, with_scalars
-from tilewright.expressions.function import Aux, Epilogue
+from tilewright.expressions.function import Epilogue
 from tilewright.expressions.numerics import Numerics
 from tilewright.expressions.program import REDUCED, REDUCTIONS
 from tilewright.kernels.cpu import jobs
@@ -270,27 +268,3 @@ def finish_passes(of: ways.Sums, sums: Array, main: Array | None, way: ways.Way,
             on.run_parts(function, on.job(job), count, min(count, of.threads), 0)
         else:
             on.callable(function)(on.job(job), 0)
-
-
-# ---- factors
-
-def with_factors(epilogue: Epilogue, operands: list[Array], sums: np.dtype[Any], alpha: Any, beta: Any, c: Any,
-                 shape: tuple[int, ...]) -> tuple[Epilogue, list[Array]]:
-    """alpha, beta and c, which is broadcast to the product's shape [..., m, n], as further operands."""
-    if alpha == 1 and not beta:
-        return epilogue, operands
-    how = alpha != 1, bool(beta)
-    extended, _ = forks.looked_up(engine.prepared, ("factors", id(epilogue.expression), *how), lambda: (
-        with_scalars(epilogue.expression, *how), epilogue.expression))      # kept: so is its id
-    read, found = list(epilogue.reads), list(operands)
-    columns = shape[-1] // 2 if epilogue.paired else shape[-1]
-    for name, number in ((ALPHA, alpha if how[0] else None), (BETA, beta if beta else None)):
-        if number is not None:
-            read.append(Aux(name, format_of(sums), "scalar"))
-            found.append(np.broadcast_to(program.constant(np.array(number, sums)), (*shape[:-1], columns)))
-    if beta:
-        c = np.broadcast_to(c, shape)
-        parts = [(f"{ADDED}0", c[..., 0::2]), (f"{ADDED}1", c[..., 1::2])] if epilogue.paired else [(ADDED, c)]
-        read += [Aux(name, format_of(part.dtype), "full") for name, part in parts]
-        found += [part for _, part in parts]
-    return Epilogue(extended, tuple(read), epilogue.results), found

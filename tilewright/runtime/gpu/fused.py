@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright import formats
-from tilewright.expressions.composed import ADDED, BETA, with_scalars
-from tilewright.expressions.function import Aux, Epilogue
+from tilewright.expressions.function import Epilogue
 from tilewright.plans import semirings
 from tilewright.plans.gpu_formats import WRITTEN
 from tilewright.rules import arguments, fusing, prologues as prologue_rules, shapes
@@ -88,7 +87,9 @@ def computed(run: Run, call: Call, looks: Mapping[str, Any], a: Array, b: Array)
 def _compute(run: Run, p: Product, f: fusing.Fused, results: Results, host: frozenset[str],
              before: Mapping[str, Prepared]) -> None:
     """Fill the results. `before`: the prologues that the kernel evaluates, by operand."""
-    epilogue, arrays_of = _with_c(run, p, f, host)
+    c = None if not p.beta else p.c if p.c.ndim else run.number(p.c, p.sums)
+    epilogue, arrays_of = readable(run, *fusing.with_factors(
+        f.epilogue, f.operands, p.sums, 1, p.beta, c, p.shape, lambda x: run.number(x, p.sums)), host)
     epilogue = unreduced(epilogue)
     of_a, of_b = (before[role].prologue.result if role in before else format_of(x.dtype)
                   for role, x in zip("ab", (p.a, p.b)))
@@ -109,22 +110,6 @@ def _compute(run: Run, p: Product, f: fusing.Fused, results: Results, host: froz
             _multiply(run, matrices[0], mb, p.alpha, final, rest[len(outs):], rest[:len(outs)], semiring,
                       texts, beside)
     results.fill(outs)
-
-
-def _with_c(run: Run, p: Product, f: fusing.Fused, host: frozenset[str]) -> tuple[Epilogue, list[Array]]:
-    """The epilogue with beta and c as operands, and all operands in the GPU's memory, as kernels read them. `host`: the
-    names of those that are NumPy's."""
-    epilogue, found = f.epilogue, list(f.operands)
-    read = list(epilogue.reads)
-    if p.beta:
-        expression = with_scalars(epilogue.expression, False, True)
-        kind, c = formats.get(p.sums).name, p.c if p.c.ndim else np.broadcast_to(run.number(p.c, p.sums), p.shape)
-        c = np.broadcast_to(c, p.shape)
-        halves = ((f"{ADDED}0", c[..., 0::2]), (f"{ADDED}1", c[..., 1::2])) if epilogue.paired else ((ADDED, c),)
-        read += [Aux(BETA, kind, "scalar"), *(Aux(name, format_of(x.dtype), "full") for name, x in halves)]
-        found += [np.broadcast_to(run.number(np.array(p.beta), p.sums), halves[0][1].shape), *(x for _, x in halves)]
-        epilogue = replace(epilogue, expression=expression)
-    return readable(run, replace(epilogue, reads=tuple(read)), found, host)
 
 
 def readable(run: Run, epilogue: Epilogue, given: list[Array], host: frozenset[str]) -> tuple[Epilogue, list[Array]]:

@@ -45,8 +45,8 @@ class Results:
         """TypeError or ValueError for arrays of the caller's that are not filled, and results that GPUs do not give.
         """
         expression = f.epilogue.expression
-        outs = call.out if isinstance(call.out, tuple) else (call.out,) + (None,) * (len(f.shapes) - 1)
-        self.run, self.call, self.f, self.outs = run, call, f, outs
+        self.run, self.call, self.f = run, call, f
+        self.outs = call.out if isinstance(call.out, tuple) else (call.out,) + (None,) * (len(f.shapes) - 1)
         self.reduced = [x.reduced for x in expression.results]
         self.formats = computed(format_of(p.sums), f.epilogue.state)        # of integers, and of floats
         self.kinds = unreduced(f.epilogue).expression.kinds                 # of the numbers that are reduced
@@ -58,25 +58,25 @@ class Results:
                                 "alone")
             if how and 0 in f.shapes[0] and 0 not in shape:
                 raise ValueError(f"epilogue returns {how} of a product of shape {f.shapes[0]}, which has no elements")
-        if len(outs) != len(f.shapes):
-            raise ValueError(f"{call.out_name} must have an array or None for each of the epilogue's {len(f.shapes)} "
-                             f"results, not {len(outs)} of them")
-        for i, (x, shape, dtype, block) in enumerate(zip(outs, f.shapes, f.dtypes, f.blocks)):
-            name = f"{call.out_name}[{i}]" if isinstance(call.out, tuple) else call.out_name
-            if dtype is None:
-                dtype = np.dtype(f"{expression.kinds[i][0]}{max(p.sums.itemsize, 4)}")
-            if block is not None and x is not None:
-                raise ValueError(f"{name} must be None for a result in {block.name}, which is a new Quantized")
+        kinds = [np.dtype(f"{kind[0]}{max(p.sums.itemsize, 4)}") if dtype is None else dtype
+                 for dtype, kind in zip(f.dtypes, expression.kinds)]
+
+        def seen(x: Any, name: str) -> Array | None:
+            return None if x is None else looks[name].shadow
+        places = fusing.outs_of(call, f, seen)
+        for x, there, shape, dtype, block in zip(self.outs, places, f.shapes, kinds, f.blocks):
+            new = x
             if block is not None:
-                self.arrays.append(None)
-                self.targets.append(run.temporary(shape, arguments.F32))
-            elif x is None:
+                there = run.temporary(shape, arguments.F32)
+            elif there is None:
                 new, there = run.result(shape, dtype)
-                self.arrays.append(new)
-                self.targets.append(there)
+            elif any(n > 1 and s == 0 for n, s in zip(there.shape, there.strides)):
+                raise ValueError(f"{call.out_name} has elements that share memory: its strides are {there.strides} "
+                                 "bytes")
             else:
-                self.arrays.append(x)
-                self.targets.append(_checked(looks[name].shadow, name, shape, dtype))
+                arguments.check_cast(dtype, there.dtype, call.out_name)
+            self.arrays.append(new)
+            self.targets.append(there)
         self.stored = [x.view(np.int8) if x.dtype == bool else x for x in self.targets]
 
     def delivered(self, functions: Any, any_alpha: bool = True) -> Any:
@@ -138,15 +138,6 @@ def unreduced(epilogue: Epilogue) -> Epilogue:
 def stored_as(epilogue: Epilogue, written: Sequence[Array]) -> Epilogue:
     """The epilogue of a kernel that leaves these arrays."""
     return replace(epilogue, results=(DEFAULT, *(format_of(x.dtype) for x in written[1:])))
-
-
-def _checked(out: Array, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    if out.shape != shape:
-        raise ValueError(f"{name} must have the result's shape {shape}, but its shape is {out.shape}")
-    if any(n > 1 and s == 0 for n, s in zip(out.shape, out.strides)):
-        raise ValueError(f"{name} has elements that share memory: its strides are {out.strides} bytes")
-    arguments.check_cast(dtype, out.dtype, name)
-    return out
 
 
 def quantized(run: Run, x: Array, f: formats.BlockFormat) -> Any:
