@@ -1,21 +1,28 @@
 """Attention's gradients on a GPU: tilewright's kernel, with --ordered also with an order, and its five products, beside
 those of cuDNN and FlashAttention through torch, in CUDA graphs.
 
-    python bench/attention.py --backward [--ordered] [--plans] [--sizes 128,64] [--lengths 1024,4096,16384]
-                              [--rounds 5] [--alone] [--out FILE]
+    python bench/attention_backward.py [--ordered] [--plans] [--sizes 128,64] [--lengths 1024,4096,16384]
+                                       [--rounds 5] [--alone] [--compile] [--out FILE]
 
 Queries, keys and values [16384 / L, 2048 / D, L, D] in bf16. The gradients of the last head of the last sequence are
 compared with float64 by their norms before anything is timed. Rates count five products of the pairs that a query sees,
-2.5 times those of the forward pass, however many a side computes; the forward pass is not timed.
+2.5 times those of the forward pass, however many a side computes; the forward pass, which `tilewright bench attention`
+has, is not timed. --compile compiles the kernels, and ends.
 """
 from __future__ import annotations
 
+import argparse
 import math
 import statistics
+import sys
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 from typing import Any
 
-import attention
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from tilewright.attention_problem import Attention
+from tilewright.lab.bench import results
 
 MAIN = "tilewright.kernels.nvidia.attention_backward:emit_attention_backward"
 ENDS = "tilewright.kernels.nvidia.attention_backward_ends:emit_"
@@ -30,7 +37,8 @@ def every(asked: Any) -> list[tuple[Any, str | None]]:
     for d in map(int, asked.sizes.split(",")):
         for length in map(int, asked.lengths.split(",")):
             for causal in (False, True):
-                p = attention.problem(16384 // length, 2048 // d, 2048 // d, length, length, d, causal)
+                p = Attention(16384 // length, 2048 // d, 2048 // d, length, length, d, q="bf16",
+                              after=0 if causal else None)
                 found += [(p, text) for text in (PLANS[d] if asked.plans else (None,))]
     return found
 
@@ -169,7 +177,7 @@ def timed(sides: dict[str, Any], rounds: int, count: int) -> dict[str, float]:
     return {name: statistics.median(x) for name, x in found.items()}
 
 
-def main(asked: Any) -> dict[str, Any] | None:
+def measured(asked: Any) -> dict[str, Any] | None:
     """What was measured, for a result file; None if kernels are compiled alone."""
     cases = every(asked)
     with ProcessPoolExecutor(12) as pool:
@@ -198,3 +206,17 @@ def main(asked: Any) -> dict[str, Any] | None:
               + f"  predicted {2.5 * p.flops / 1e12 / predicted:.0f}", flush=True)
     return {"kind": "attention_backward", "gpu": torch.cuda.get_device_name(), "torch": torch.__version__,
             "cudnn": torch.backends.cudnn.version(), "rows": rows}
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--sizes", default="128,64")
+    parser.add_argument("--lengths", default="1024,4096,16384")
+    parser.add_argument("--rounds", type=int, default=5)
+    for name in ("plans", "ordered", "compile", "alone"):
+        parser.add_argument(f"--{name}", action="store_true")
+    parser.add_argument("--out", type=Path)
+    options: Any = results.options(parser, "out")
+    found = measured(options)
+    if options.out and found:
+        results.write(found, options.out)

@@ -108,14 +108,17 @@ def a_directory() -> Iterator[None]:
             os.chdir(here)
 
 
-def few_positions() -> Any:
-    """`show` asks the simulator about two positions of a slider at most, not about all; tests/lab/show has others."""
-    from tilewright.lab.show import sliders
+@contextmanager
+def few_positions() -> Iterator[None]:
+    """`show` asks the simulator about two positions of a slider at most, not about all, and about a kernel without one
+    of its barriers; tests/lab/show has others."""
+    from tilewright.lab.show import record, sliders
 
     few = {step: {axis: tuple(sorted({values[0], start}))
                   for (axis, values), start in zip(axes.items(), sliders.DEFAULT.get(step, (32, 8, 4)))}
            for step, axes in sliders.PARAMETERS.items()}
-    return mock.patch.object(sliders, "PARAMETERS", few)
+    with mock.patch.object(sliders, "PARAMETERS", few), mock.patch.object(record, "MOST_BROKEN", 1):
+        yield
 
 
 def said_by(arguments: list[str]) -> str:

@@ -351,6 +351,7 @@ BLOCKS = {name: CASES[name][:2] for name in CASES if name not in ("used twice", 
     "replaced": (carried, replaced), "in a loop": (in_the_loop, written)}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", BLOCKS)
 @pytest.mark.parametrize("block", [16, 1024])
 def test_blocks(name, block):

@@ -32,8 +32,8 @@ from tilewright.simulator import product
 
 ROOT = Path(__file__).resolve().parents[2]
 SEED = 1
-SHORT = {"products": 30, "beside": 6, "isa": 1, "forks": 1, "caches": 4, "plans": 50, "kernels": 3, "cli": 20,
-         "environments": 20, "promises": 12, "nests": 20, "online": 3, "attention": 2, "mpi": 3}
+SHORT = {"products": 15, "beside": 4, "isa": 1, "forks": 1, "caches": 2, "plans": 50, "kernels": 3, "cli": 10,
+         "environments": 10, "promises": 6, "nests": 10, "online": 2, "attention": 1, "mpi": 2}
 
 
 @pytest.mark.parametrize("name", driver.NAMES)

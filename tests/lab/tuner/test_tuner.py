@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from bench import ship_tables
 from tests.doubles.impatient import Impatient
 from tests.helpers.command_line import call, said
 from tests.helpers.processes import start as python
@@ -49,10 +48,6 @@ def own_store(tmp_path, monkeypatch):
     monkeypatch.undo()
     choice._shipped.cache_clear()
     engine.forget()
-
-
-def shipped(file):
-    return [Row.from_json(line) for line in file.read_text().splitlines()]
 
 
 def row(plan=OTHER, shape=SHAPE, role="best", date="2026-01-02T00:00:00+00:00", **fields):
@@ -718,7 +713,7 @@ def test_tables_are_found_by_processor_and_by_caches(tmp_path):
         row(third, shape=SHAPE._replace(m=10), model="another", l2=HERE.l2 * 2),
         row(),
     ]
-    (folder / f"{HERE.name}.jsonl").write_text(ship_tables.table(rows))
+    (folder / f"{HERE.name}.jsonl").write_text("".join(each.to_json() + "\n" for each in rows))
     choice._shipped.cache_clear()
     assert choice.best(SHAPE, HERE) == OTHER  # the same processor counts more than the same caches
     assert choice.best(SHAPE._replace(m=9), HERE) == third
@@ -732,68 +727,13 @@ def test_tables_are_found_by_processor_and_by_caches(tmp_path):
     assert SHAPE not in choice.plans(HERE)
 
 
-def test_tables_are_aligned_and_read_back(tmp_path):
-    rows = [row(shape=SHAPE._replace(m=m), seconds=s) for m, s in ((5, 1.0), (1000, 0.001234))]
-    (tmp_path / "t.jsonl").write_text(ship_tables.table(rows))
-    lines = (tmp_path / "t.jsonl").read_text().splitlines()
-    assert len({line.index('"rounds"') for line in lines}) == 1
-    assert shipped(tmp_path / "t.jsonl") == rows
-
-
-def test_making_tables(monkeypatch, tmp_path):
-    """Tuned once per commit, compared, and put in place of older rows of the same problem and machine."""
-    from tilewright.lab.bench.results import Result, Row as BenchRow
-    from tilewright.lab.measure.measure import Sample
-
-    calls = []
-
-    def tune(problem, target, **options):
-        calls.append((problem, options["time_limit"]))
-        shape = shape_of(problem, options["threads"])
-        model = choose(shape, target)
-        rows = [row(model, shape, role="model", commit="c0ffee", ratio=0.5 if problem.m == 64 else 1.0)]
-        rows += [row(shape=shape, commit="c0ffee")] * (problem.m == 128)
-        store.save(rows)
-        return search.Result(problem, target.name, options["threads"], str(model), tuple(rows))
-
-    def measure(job, report):
-        for case in job.cases:
-            samples = {"tilewright": 1.0, "mkl": 1.25, "numpy": 2.0}
-            rows = tuple(BenchRow(name, Sample((s,), 1)) for name, s in samples.items())
-            report.results.append(Result(case, job.threads, job.isa, rows))
-        return ()
-
-    monkeypatch.setattr(search, "tune", tune)
-    monkeypatch.setattr(ship_tables.session, "measure", measure)
-    monkeypatch.setattr(ship_tables.machine, "commit", lambda: "c0ffee")
-    problems = [tw.Gemm(n, n, n) for n in (64, 128, 256)]
-    rows = ship_tables.tune_all(problems, [1], HERE, 1.0)
-    assert [(r.m, r.best) for _, r in rows] == [(128, True), (256, False)]  # 64 is the builtin's, which has no plan
-    assert [p for p, _ in calls] == problems
-    assert calls[0][1] < calls[2][1] < 2
-    assert ship_tables.tune_all(problems, [1], HERE, 1.0) == rows
-    assert len(calls) == 3
-    rows = ship_tables.compare(rows, [1], HERE)
-    assert {(r.vendor, r.vendor_ratio) for _, r in rows} == {("mkl", 1.25)}
-    file = tmp_path / "tables" / f"{HERE.name}.jsonl"
-    ship_tables.write([(problems[1], row(shape=shape_of(problems[1]), seconds=9.0)), (problems[0], row())], file)
-    ship_tables.write(rows, file)
-    assert sorted(r.m for r in shipped(file)) == [70, 128, 256]
-    assert 9.0 not in {r.seconds for r in shipped(file)}
-    store.clear()
-    choice._shipped.cache_clear()
-    assert choice.best(shape_of(problems[1]), HERE) == OTHER
-    assert choice.best(shape_of(problems[2]), HERE) is None
-
-
 SHIPPED = sorted(choice.TABLES.glob("*.jsonl"))
 
 
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
 def test_shipped_tables(file):
     """Every row can run on its target, has its provenance, and is the only one of its problem and processor."""
-    rows = shipped(file)
-    assert ship_tables.table(rows) == file.read_text()
+    rows = [Row.from_json(line) for line in file.read_text().splitlines()]
     assert len({(r.model, choice.machine_class(r), r.shape) for r in rows}) == len(rows)
     for r in rows:
         target = dataclasses.replace(tw.target(file.stem), l1d=r.l1d, l2=r.l2, l3=r.l3)

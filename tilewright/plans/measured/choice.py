@@ -6,7 +6,7 @@ there is one, once, and again when it has changed; a fault in it costs a warning
 for is in its fields: the target, the chip (`chip`), and the problem (`key` of a CPU's or a GPU's shape). The
 plans of a bundle in use (compiler/bundle.py) come before all of these.
 
-plans/tables/ has a file of JSON lines for each target (bench/ship_tables.py makes them). A row whose role is "best"
+plans/tables/ has a file of JSON lines for each target, as `tilewright tune export` writes. A row whose role is "best"
 counts for the processor on which it was measured, and for others with the same target and caches; the other rows only
 record what was measured. The user's own results come first.
 """
