@@ -21,16 +21,13 @@ from types import SimpleNamespace
 from typing import Any
 from zlib import crc32
 
-from tilewright.formats import FORMATS
-from tilewright.ir import Function, Kernel, Value, f64, i8, i32, i64, ptr, vec
+from tilewright.ir import Function, Value, i32, i64, vec
 from tilewright.ir.elementary import exp_below
 from tilewright.ir.ops.x86 import TileRegisters
 from tilewright.kernels.cpu import attention_parts as parts, attention_tiles as by_tiles, jobs
-from tilewright.kernels.cpu.attention_parts import Strip, heights, product
+from tilewright.kernels.cpu.attention_parts import Strip, product
 from tilewright.kernels.cpu.attention_scores import Scores, seen
-from tilewright.kernels.cpu.packing import transpose
-from tilewright.kernels.cpu.pool import job_fields
-from tilewright.kernels.narrow import memory_type, narrowed
+from tilewright.kernels.narrow import memory_type
 from tilewright.plans.cpu_attention import TILE_KEYS, Layout, Spec
 from tilewright.targets.cpu import CpuTarget
 
@@ -43,25 +40,20 @@ def emit_attention(target: CpuTarget, *fields: Any) -> Function:
     return parts.claims(named, jobs.ATTENTION, task.k.function)
 
 
-class _Task:
+class _Task(parts.Task):
     """Records attention_task(job, index, space)."""
 
     def __init__(self, target: CpuTarget, spec: Spec, name: str) -> None:
-        self.spec, self.s = spec, Strip.on_target(target, spec.WORD, spec.NV)
-        self.at = Layout.on_target(spec, target)
-        s, types = self.s, {"q_at": spec.Q, "k_at": spec.KV, "v_at": spec.KV, "out_at": spec.OUT}
-        self.T, self.VT = s.T, vec(s.T, s.V)
+        s, types = Strip.on_target(target, spec.WORD, spec.NV), {
+            "q_at": spec.Q, "k_at": spec.KV, "v_at": spec.KV, "out_at": spec.OUT}
         stages = parts.Stages(target)
         self.of_q, self.of_k = (stages(x, spec.WORD, spec.SIZE) for x in (spec.Q, spec.KV))
         self.of_v = stages(spec.KV, spec.WORD, spec.VALUE_SIZE)
         self.pair = parts.emit_pair(target) if s.PARTS == 2 else None
         self.scores = Scores(stages, spec.SCORE, s.T)
-        k = self.k = Kernel(name, noalias=False, job=ptr(i8), index=i64, space=ptr(i8))
-        job, self.index, self.space = k.args
-        self.g = job_fields(k, job, jobs.ATTENTION, s.T, **{x: memory_type(y) for x, y in types.items()}, lse_at=s.T,
-                            sinks=s.T, reads=i64, rows=i64, q_scales=s.T, k_scales=s.T, v_scales=s.T, table=i64)
-        self.scale = k.cast(k.field(job, jobs.offsets(jobs.ATTENTION)["scale"], f64), s.T)
-        self.tiles = TileRegisters(k) if spec.WORD == "tiles" else None
+        super().__init__(spec, s, Layout.on_target(spec, target), name, jobs.ATTENTION, table=i64, **dict.fromkeys(
+            ("sinks", "q_scales", "k_scales", "v_scales"), s.T), **{x: memory_type(y) for x, y in types.items()})
+        self.tiles = TileRegisters(self.k) if spec.WORD == "tiles" else None
         if self.tiles:
             self.tiles.configure()
         self.record()
@@ -69,19 +61,9 @@ class _Task:
             self.tiles.release()
 
     def record(self) -> None:
-        k, g, s = self.k, self.g, self.s
-        per_block = g.sequences * g.kv_heads
-        block, place = g.blocks - 1 - self.index // per_block, self.index % per_block
-        self.sequence, self.kv_head = place // g.kv_heads, place % g.kv_heads
-        row = g.rows + self.sequence * len(jobs.SEQUENCE)
-        self.q_first, self.queries, self.k_first, self.keys = (row[x] for x in range(len(jobs.SEQUENCE)))
-        self.group = g.heads // g.kv_heads
-        self.shift = k.select(g.upper != 0, 0, self.keys - self.queries)
-        rows = self.group * self.queries
-        self.first = block * (g.strips * s.LANES)
-        with k.when(self.first < rows):
-            self.last_row = rows - 1
-            strips = k.min(g.strips, k.ceil_div(rows - self.first, s.LANES))
+        k = self.k
+        self.locate()
+        with self.strips(self.group * self.queries) as strips:
             self.low, self.high = k.variable(i64, jobs.UNBOUNDED), k.variable(i64, -jobs.UNBOUNDED)
             with k.loop(strips) as strip:
                 self.begin(strip)
@@ -97,16 +79,6 @@ class _Task:
             with k.loop(strips) as strip:
                 self.finish(self.state(strip))
 
-    def state(self, strip: Value) -> SimpleNamespace:
-        """Where a strip keeps what it has, by name."""
-        base = self.space + strip * self.at.state_bytes
-        types = {"words": self.s.E, "numbers": self.T, "i32": i32, "i64": i64}
-        return SimpleNamespace(**{name: (base + offset).as_(types[kind])
-                                  for name, (offset, kind) in self.at.state.items()})
-
-    def shared(self, name: str, type: Any) -> Value:
-        return (self.space + self.g.strips * self.at.state_bytes + self.at.shared[name]).as_(type)
-
     # ---- the start of a strip
 
     def begin(self, strip: Value) -> None:
@@ -114,7 +86,7 @@ class _Task:
         rows = self.shared("rows", s.E)
         least, most = k.variable(i64, jobs.UNBOUNDED * 2), k.variable(i64, -jobs.UNBOUNDED * 2)
         with k.loop(k.constant(i64, s.LANES)) as lane:
-            row = k.min(self.first + strip*s.LANES + lane, self.last_row)
+            row = k.min(self.first + strip*s.LANES + lane, self.last)
             query = row % self.queries
             head = self.kv_head * self.group + row // self.queries
             i = query + self.shift
@@ -243,15 +215,7 @@ class _Task:
             return
         steps = n if s.PARTS == 1 else k.ceil_div(n, s.PARTS)
         values, pitch = self.shared("values", s.E), s.pitch(self.spec.VALUE_SIZE) * s.PARTS
-        for begin, rows, tiles in heights(self.spec.VALUE_SIZE, MR):
-            with k.loop(k.constant(i64, tiles)) as t:
-                o = x.o + (t*rows + begin)*s.LANES
-                acc = k.tile(rows, s.NV, self.VT, zero=False)
-                for i, v in acc.registers:
-                    acc[i, v] = k.load(o + (i*s.LANES + lanes[v]), self.VT) * k.load(factors + lanes[v], self.VT)
-                product(k, s, acc, steps, values + (t*rows + begin), 1, pitch, scores.as_(s.E))
-                for i, v in acc.registers:
-                    k.store(o + (i*s.LANES + lanes[v]), acc[i, v], self.T.bytes * s.V)
+        self.add_up(x.o, self.spec.VALUE_SIZE, steps, values, pitch, scores.as_(s.E), factors)
 
     def powers(self, x: SimpleNamespace, scores: Value, factors: Value, base: Any, n: Value) -> None:
         """Scores become powers, as words; sums go on."""
@@ -300,25 +264,13 @@ class _Task:
     # ---- the end of a strip
 
     def finish(self, x: SimpleNamespace) -> None:
-        k, g, s, M = self.k, self.g, self.s, memory_type(self.spec.OUT)
-        DV = self.spec.VALUE_SIZE
+        k, g, s = self.k, self.g, self.s
         for v in range(s.NV):
             sums = k.load(x.sums + v*s.V, self.VT)
             inverse = k.select(sums == 0.0, 0.0, 1.0 / sums)
             if self.spec.FACTORS:
                 inverse = inverse * k.broadcast(g.v_scales[self.sequence*g.kv_heads + self.kv_head], s.V)
             k.store(x.sums + v*s.V, k.load(x.maximum + v*s.V, self.VT) + k.log(sums))
-
-            def columns(c: Value, mask: Value | None, v: int = v, inverse: Value = inverse) -> None:
-                found = transpose(k, [k.load(x.o + ((c + e)*s.LANES + v*s.V), self.VT) * inverse for e in range(s.V)])
-                for e, y in enumerate(found):
-                    to = k.pointer(x.out[k.constant(i64, v*s.V + e)], M) + c
-                    y = y if FORMATS[self.spec.OUT].bits >= self.T.bits else narrowed(k, y, self.spec.OUT)
-                    k.store(to, k.cast(y, vec(M, s.V)), M.bytes, mask)
-            with k.loop(k.constant(i64, DV // s.V)) as c:
-                columns(c*s.V, None)
-            if DV % s.V:        # opaque: of a masked store of one i16 that LLVM knows to be one it makes 32 bits
-                columns(k.constant(i64, DV // s.V * s.V),
-                        k.lanes_below(k.opaque(k.constant(i64, DV % s.V)), s.V))
+            self.store_rows(v, x.o, self.spec.VALUE_SIZE, x.out, self.spec.OUT, inverse)
         with k.when(g.wants_lse != 0), k.loop(k.constant(i64, s.LANES)) as lane:
             k.store(k.pointer(x.lse[lane], self.T), x.sums[lane])

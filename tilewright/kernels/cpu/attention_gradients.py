@@ -17,15 +17,12 @@ from types import SimpleNamespace
 from typing import Any
 from zlib import crc32
 
-from tilewright.formats import FORMATS
-from tilewright.ir import Function, Kernel, Value, f64, i8, i32, i64, ptr, vec
+from tilewright.ir import Function, Value, i32, i64, vec
 from tilewright.ir.elementary import exp_below
 from tilewright.kernels.cpu import attention_parts as parts, jobs
-from tilewright.kernels.cpu.attention_parts import Strip, heights, product
+from tilewright.kernels.cpu.attention_parts import Strip, product
 from tilewright.kernels.cpu.attention_scores import Scores, seen
-from tilewright.kernels.cpu.packing import transpose
-from tilewright.kernels.cpu.pool import job_fields
-from tilewright.kernels.narrow import memory_type, narrowed
+from tilewright.kernels.narrow import memory_type
 from tilewright.plans.cpu_attention import Spec, gradient_layout
 from tilewright.targets.cpu import CpuTarget
 
@@ -40,40 +37,24 @@ def emit_gradients(target: CpuTarget, SIDE: str, *fields: Any) -> Function:
     return parts.claims(named, JOB, task.k.function)
 
 
-class _Task:
+class _Task(parts.Task):
     """Records the work of one task: `strips` strips of lanes of a kv head of a sequence."""
 
     def __init__(self, target: CpuTarget, spec: Spec, SIDE: str, name: str) -> None:
-        self.spec, self.s, self.by_keys = spec, Strip.on_target(target, spec.WORD), SIDE == "keys"
-        self.at = gradient_layout(spec, target)
-        s = self.s
-        self.T, self.VT, self.INTS = s.T, vec(s.T, s.V), vec(i32, s.V)
-        self.sizes = spec.SIZE, spec.VALUE_SIZE
+        s, self.by_keys, self.sizes = Strip.on_target(target, spec.WORD), SIDE == "keys", (spec.SIZE, spec.VALUE_SIZE)
+        self.INTS = vec(i32, s.V)
         stages = parts.Stages(target)
         self.staged = [stages(spec.Q, spec.WORD, size) for size in self.sizes]
         self.scores = Scores(stages, spec.SCORE, s.T, slope=True)
-        k = self.k = Kernel(name, noalias=False, job=ptr(i8), index=i64, space=ptr(i8))
-        job, self.index, self.space = k.args
-        M = memory_type(spec.Q)
-        self.g = job_fields(k, job, JOB, s.T, **dict.fromkeys(("q_at", "k_at", "v_at", "do_at", "g_at", "h_at"), M),
-                            lse_at=s.T, delta_at=s.T, reads=i64, rows=i64)
-        self.scale = k.cast(k.field(job, jobs.offsets(JOB)["scale"], f64), s.T)
+        super().__init__(spec, s, gradient_layout(spec, target), name, JOB, delta_at=s.T, **dict.fromkeys(
+            ("q_at", "k_at", "v_at", "do_at", "g_at", "h_at"), memory_type(spec.Q)))
         self.record()
 
     def record(self) -> None:
-        k, g, s = self.k, self.g, self.s
-        per_block = g.sequences * g.kv_heads
-        block, place = g.blocks - 1 - self.index // per_block, self.index % per_block
-        self.sequence, self.kv_head = place // g.kv_heads, place % g.kv_heads
-        row = g.rows + self.sequence * len(jobs.SEQUENCE)
-        self.q_first, self.queries, self.k_first, self.keys = (row[x] for x in range(len(jobs.SEQUENCE)))
-        self.group = g.heads // g.kv_heads
-        self.shift = k.select(g.upper != 0, 0, self.keys - self.queries)
+        k = self.k
+        self.locate()
         lanes = self.keys if self.by_keys else self.group * self.queries
-        self.first = block * (g.strips * s.LANES)
-        with k.when(self.first < lanes):
-            self.last = lanes - 1
-            strips = k.min(g.strips, k.ceil_div(lanes - self.first, s.LANES))
+        with self.strips(lanes) as strips:
             with k.loop(strips) as strip:
                 self.begin(strip)
             heads = self.group if self.by_keys else k.constant(i64, 1)
@@ -87,15 +68,6 @@ class _Task:
                         self.add(x, first, n)
             with k.loop(strips) as strip:
                 self.finish(self.state(strip))
-
-    def state(self, strip: Value) -> SimpleNamespace:
-        base = self.space + strip * self.at.state_bytes
-        types = {"numbers": self.T, "i32": i32, "i64": i64}
-        return SimpleNamespace(**{name: (base + offset).as_(types[kind])
-                                  for name, (offset, kind) in self.at.state.items()})
-
-    def shared(self, name: str, type: Any) -> Value:
-        return (self.space + self.g.strips * self.at.state_bytes + self.at.shared[name]).as_(type)
 
     # ---- where things are
 
@@ -208,15 +180,7 @@ class _Task:
                     self.element(x, first, t*half + i, v, tiles[0][i, v], tiles[1][i, v], operands, powers, slopes)
         sums = [(0, x.sums_0, slopes), *([(1, x.sums_1, powers)] if self.by_keys else [])]
         for which, total, factors in sums:
-            for begin, height, count in heights(self.sizes[which], MR):
-                with k.loop(k.constant(i64, count)) as t:
-                    place = total + (t*height + begin)*s.LANES
-                    acc = k.tile(height, s.NV, self.VT, zero=False)
-                    for i, v in acc.registers:
-                        acc[i, v] = k.load(place + (i*s.LANES + v*s.V), self.VT)
-                    product(k, s, acc, n, rows[which] + (t*height + begin), 1, widths[which], factors)
-                    for i, v in acc.registers:
-                        k.store(place + (i*s.LANES + v*s.V), acc[i, v], self.T.bytes * s.V)
+            self.add_up(total, self.sizes[which], n, rows[which], widths[which], factors)
 
     def element(self, x: SimpleNamespace, first: Value, row: Value, v: int, y: Value, dp: Value,
                 operands: list[Value], powers: Value, slopes: Value) -> None:
@@ -267,18 +231,6 @@ class _Task:
 
     def finish(self, x: SimpleNamespace) -> None:
         """Sums are stored, transposed, as rows of the gradients."""
-        k, s, M = self.k, self.s, memory_type(self.spec.Q)
         for which, (sums, out) in enumerate(((x.sums_0, x.out_0), (x.sums_1, x.out_1))[:1 + self.by_keys]):
-            size = self.sizes[which]
-            for v in range(s.NV):
-                def columns(c: Value, mask: Value | None, v: int = v, sums: Value = sums, out: Value = out) -> None:
-                    rows = [k.load(sums + ((c + e)*s.LANES + v*s.V), self.VT) for e in range(s.V)]
-                    for e, y in enumerate(transpose(k, rows)):
-                        to = k.pointer(out[k.constant(i64, v*s.V + e)], M) + c
-                        y = y if FORMATS[self.spec.Q].bits >= self.T.bits else narrowed(k, y, self.spec.Q)
-                        k.store(to, k.cast(y, vec(M, s.V)), M.bytes, mask)
-                with k.loop(k.constant(i64, size // s.V)) as c:
-                    columns(c*s.V, None)
-                if size % s.V:
-                    columns(k.constant(i64, size // s.V * s.V), k.lanes_below(k.opaque(k.constant(i64, size % s.V)),
-                                                                              s.V))
+            for v in range(self.s.NV):
+                self.store_rows(v, sums, self.sizes[which], out, self.spec.Q)

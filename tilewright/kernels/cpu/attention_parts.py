@@ -9,14 +9,18 @@ constant distances. A word holds one number, or two bf16.
 """
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
+from tilewright.formats import FORMATS
 from tilewright.ir import Function, Kernel, Tile, Type, Value, f32, f64, i8, i16, i32, i64, ptr, vec
 from tilewright.kernels.cpu import jobs
 from tilewright.kernels.cpu.packing import transpose
 from tilewright.kernels.cpu.pool import job_fields
-from tilewright.kernels.narrow import memory_type, number, widened
+from tilewright.kernels.narrow import memory_type, narrowed, number, widened
 from tilewright.plans.cpu_attention import tile_rows
 from tilewright.targets.cpu import CpuTarget
 
@@ -92,6 +96,77 @@ def product(k: Kernel, s: Strip, acc: Tile, steps: Any, a: Value, ROW: int, STEP
             x = k.broadcast(k.load(at + i*ROW), s.V)
             for v in range(acc.cols):
                 acc[i, v] = s.multiplied(k, x, vectors[v], acc[i, v])
+
+
+class Task:
+    """Records task(job, index, space): `strips` strips of lanes of a kv head of a sequence. `at`: where a strip keeps
+    what it has, and where the thread keeps what strips share."""
+
+    def __init__(self, spec: Any, s: Strip, at: Any, name: str, fields: tuple[str, ...], **types: Any) -> None:
+        self.spec, self.s, self.at, self.T, self.VT = spec, s, at, s.T, vec(s.T, s.V)
+        k = self.k = Kernel(name, noalias=False, job=ptr(i8), index=i64, space=ptr(i8))
+        job, self.index, self.space = k.args
+        self.g = job_fields(k, job, fields, s.T, reads=i64, rows=i64, lse_at=s.T, **types)
+        self.scale = k.cast(k.field(job, jobs.offsets(fields)["scale"], f64), s.T)
+
+    def locate(self) -> None:
+        """Which sequence, heads, queries and keys the task has."""
+        k, g = self.k, self.g
+        per_block = g.sequences * g.kv_heads
+        self.block, place = g.blocks - 1 - self.index // per_block, self.index % per_block
+        self.sequence, self.kv_head = place // g.kv_heads, place % g.kv_heads
+        row = g.rows + self.sequence * len(jobs.SEQUENCE)
+        self.q_first, self.queries, self.k_first, self.keys = (row[x] for x in range(len(jobs.SEQUENCE)))
+        self.group = g.heads // g.kv_heads
+        self.shift = k.select(g.upper != 0, 0, self.keys - self.queries)
+
+    @contextmanager
+    def strips(self, lanes: Value) -> Iterator[Value]:
+        """How many the task has of all these lanes, where it has any."""
+        self.first = self.block * (self.g.strips * self.s.LANES)
+        with self.k.when(self.first < lanes):
+            self.last = lanes - 1
+            yield self.k.min(self.g.strips, self.k.ceil_div(lanes - self.first, self.s.LANES))
+
+    def state(self, strip: Value) -> SimpleNamespace:
+        """Where a strip keeps what it has, by name."""
+        base = self.space + strip * self.at.state_bytes
+        types = {"words": self.s.E, "numbers": self.T, "i32": i32, "i64": i64}
+        return SimpleNamespace(**{name: (base + offset).as_(types[kind])
+                                  for name, (offset, kind) in self.at.state.items()})
+
+    def shared(self, name: str, type: Any) -> Value:
+        return (self.space + self.g.strips * self.at.state_bytes + self.at.shared[name]).as_(type)
+
+    def add_up(self, sums: Value, size: int, steps: Value, rows: Value, pitch: int, factors: Value,
+               scales: Value | None = None) -> None:
+        """sums[size, lanes] = sums by scales[lanes] + rows^T factors, of so many steps."""
+        k, s = self.k, self.s
+        for begin, height, tiles in heights(size, s.MR):
+            with k.loop(k.constant(i64, tiles)) as t:
+                place = sums + (t*height + begin)*s.LANES
+                acc = k.tile(height, s.NV, self.VT, zero=False)
+                for i, v in acc.registers:
+                    x = k.load(place + (i*s.LANES + v*s.V), self.VT)
+                    acc[i, v] = x if scales is None else x * k.load(scales + v*s.V, self.VT)
+                product(k, s, acc, steps, rows + (t*height + begin), 1, pitch, factors)
+                for i, v in acc.registers:
+                    k.store(place + (i*s.LANES + v*s.V), acc[i, v], self.T.bytes * s.V)
+
+    def store_rows(self, v: int, sums: Value, size: int, out: Value, FORMAT: str, factor: Value | None = None) -> None:
+        """Vector v of sums [size, lanes], by a factor of each lane, as rows: lane by lane to an address in `out`."""
+        k, s, M = self.k, self.s, memory_type(FORMAT)
+
+        def columns(c: Value, mask: Value | None) -> None:
+            rows = (k.load(sums + ((c + e)*s.LANES + v*s.V), self.VT) for e in range(s.V))
+            for e, y in enumerate(transpose(k, [x if factor is None else x * factor for x in rows])):
+                to = k.pointer(out[k.constant(i64, v*s.V + e)], M) + c
+                y = y if FORMATS[FORMAT].bits >= self.T.bits else narrowed(k, y, FORMAT)
+                k.store(to, k.cast(y, vec(M, s.V)), M.bytes, mask)
+        with k.loop(k.constant(i64, size // s.V)) as c:
+            columns(c*s.V, None)
+        if size % s.V:          # opaque: of a masked store of one i16 that LLVM knows to be one it makes 32 bits
+            columns(k.constant(i64, size // s.V * s.V), k.lanes_below(k.opaque(k.constant(i64, size % s.V)), s.V))
 
 
 def emit_stage(target: CpuTarget, FORMAT: str, WORD: str, COUNT: int = 0) -> Function:
