@@ -11,7 +11,7 @@ from tests.package.test_architecture import MODULES, PACKAGE, imports
 from tilewright.compiler import cache, sources
 
 X86, NVIDIA, AMD, LADDER = EMITTERS = (
-    "tilewright.kernels.cpu.gemm", "tilewright.kernels.nvidia.simt_gemm", "tilewright.kernels.amd.scaled_mfma_gemm",
+    "tilewright.kernels.cpu.gemm", "tilewright.kernels.nvidia.simt_gemm", "tilewright.kernels.amd.gemm",
     "tilewright.lab.ladder.cpu4_blocked")
 EVERYBODY = {X86, NVIDIA, AMD, LADDER}
 # a source of each kind, and whose addresses it is in
@@ -21,7 +21,7 @@ EDITS = {
     "ir/builder.py": EVERYBODY, "ir/lower.py": EVERYBODY, "ir/ops/core.py": EVERYBODY, "ir/ops/nvidia.py": EVERYBODY,
     "compiler/llvm.py": EVERYBODY, "compiler/artefact.py": EVERYBODY, "compiler/gate.py": EVERYBODY,
     "targets/cpu.py": EVERYBODY, "forks.py": EVERYBODY,
-    "plans/words.py": {X86}, "atoms/mfma.py": {AMD}, "formats/records.py": {X86, AMD},
+    "plans/words.py": {X86}, "atoms/amd.py": {AMD}, "formats/records.py": {X86, AMD},
     "lab/ladder/cpu4_blocked.py": {LADDER},
     # nobody's
     "lab/ladder/cpu5_micro.py": set(), "lab/ladder/gpu08_buffered.py": set(), "kernels/cpu/entry.py": set(),

@@ -8,7 +8,7 @@ from typing import Any
 
 from tilewright.expressions.numerics import Numerics
 from tilewright.ir import Function
-from tilewright.kernels.amd import mfma_gemm, scaled_mfma_gemm
+from tilewright.kernels.amd import gemm
 from tilewright.kernels.gpu import small
 from tilewright.kernels.nvidia import gemv, mma_gemm, simt_gemm, wgmma_gemm
 from tilewright.plans.amd import AmdPlan
@@ -100,9 +100,9 @@ def emit_mfma_gemm(**options: Any) -> Function:
     o = {"A": "f16"} | options
     algorithm = "xf32" if o["A"] == "xf32" else "mfma"
     o |= {x: "f32" for x in "AB" if o.get(x) == "xf32"}
-    return _amd(mfma_gemm.emit_mfma_gemm, algorithm, False, **o)
+    return _amd(gemm.emit_mfma_gemm, algorithm, False, **o)
 
 
 def emit_scaled_mfma_gemm(DIRECT_SCALES: bool = False, **options: Any) -> Function:
-    return _amd(scaled_mfma_gemm.emit_scaled_mfma_gemm, "scaled", True, 32 * (not DIRECT_SCALES),
+    return _amd(gemm.emit_scaled_mfma_gemm, "scaled", True, 32 * (not DIRECT_SCALES),
                 **{"A": "e2m1", "CTA_K": 128, "ARCH": "gfx950"} | options)

@@ -12,7 +12,7 @@ from tests.nests.golden import three_loops as matmul
 from tilewright import targets
 from tilewright.nests.schedules.compiled import Compiled
 from tilewright.nests.schedules.schedule import schedule
-from tilewright.nests.search import rules, search, stored
+from tilewright.nests.search import rules, search, trials
 from tilewright.nests.search.estimate import unrolled_statements
 from tilewright.nests.search.rules import candidates
 from tilewright.plans.measured import store
@@ -222,9 +222,9 @@ def test_arrays_that_share_memory_run_as_written(monkeypatch):
 def test_another_text_is_no_schedule():
     s = case(matmul)
     x = s.split("i", 3).split("j", 2)
-    assert str(stored.replayed(s, stored.operations_text(x))) == str(x)
+    assert str(trials.replayed(s, trials.operations_text(x))) == str(x)
     with pytest.raises(ValueError, match="no operation"):
-        stored.replayed(s, '[["__init__", [], {}]]')
+        trials.replayed(s, '[["__init__", [], {}]]')
 
 
 def test_time_steps_stay_outside_of_threads(monkeypatch):

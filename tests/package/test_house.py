@@ -62,9 +62,9 @@ MOST = {
     "lines of the body of matmul": 31,
     "functions over 60 lines": 36,
     "files over 400 lines": 0,
-    "lines of the library": 74154,
-    "lines of loop nests": 12143,
-    "lines of the lab": 28229,
+    "lines of the library": 73864,
+    "lines of loop nests": 12080,
+    "lines of the lab": 28227,
     "lines of other engines": 8249,
 }
 OTHERS = "dask/", "mpi/", "numpy/", "jax/", "checkpoints/", "torch/distributed/"  # what serves programs of others

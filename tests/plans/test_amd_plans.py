@@ -13,7 +13,7 @@ from tests.helpers.gemms import right
 from tilewright.atoms.amd import mfma_instructions
 from tilewright.compiled import amd as compiled_amd
 from tilewright.inspect import amd_cycles
-from tilewright.kernels.amd.mfma_gemm import instruction
+from tilewright.kernels.amd.gemm import instruction
 from tilewright.plans import amd, gpu_shape
 from tilewright.plans.amd import AmdPlan
 from tilewright.targets import target

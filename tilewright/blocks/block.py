@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tilewright.blocks.exchange import converted
 from tilewright.blocks.index import COMPARED, Comparison, Formula, all_of
-from tilewright.blocks.layout import Layout, Registers, Shape
+from tilewright.blocks.layout import Layout, Registers, Shape, converted
 from tilewright.ir import Pointer, Type, Value, f32, i1, i32, i64, vec
 from tilewright.ir.fma import OPERATIONS
 from tilewright.kernels.narrow import memory_type, narrowed, widened

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tilewright.blocks import tensor
 from tilewright.blocks.block import Block
 from tilewright.blocks.layout import Layout, Registers, bits
-from tilewright.blocks.operand import Operand, contiguous, stored
+from tilewright.blocks.tensor import Operand, contiguous, stored
 from tilewright.ir import Value, f32, i32, vec
 
 if TYPE_CHECKING:

@@ -27,8 +27,7 @@ from typing import TYPE_CHECKING, Any
 from tilewright.blocks.block import Addresses, Block
 from tilewright.blocks.index import FAR, Formula
 from tilewright.blocks.layout import Layout, Registers
-from tilewright.blocks.operand import ALIGN, Operand
-from tilewright.blocks.tensor import InFlight
+from tilewright.blocks.tensor import ALIGN, InFlight, Operand
 from tilewright.ir import Value, i32, i64
 from tilewright.ir.ops.nvidia import COPIED
 

@@ -10,10 +10,9 @@ from math import gcd
 from typing import TYPE_CHECKING, Any
 
 from tilewright.blocks.block import Addresses, Block, _alike, cast, elementwise, promoted, shape_of
-from tilewright.blocks.exchange import held_as
 from tilewright.blocks.index import FAR
-from tilewright.blocks.layout import Layout, Registers
-from tilewright.blocks.operand import Operand
+from tilewright.blocks.layout import Layout, Registers, held_as
+from tilewright.blocks.tensor import Operand
 from tilewright.ir import Value, i1, i32, vec
 
 if TYPE_CHECKING:

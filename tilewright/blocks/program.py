@@ -13,9 +13,8 @@ from tilewright import targets
 from tilewright.blocks import loops, memory
 from tilewright.blocks.block import Addresses, Block, apply, cast, promoted, shape_of
 from tilewright.blocks.dot import dot
-from tilewright.blocks.exchange import held_as, reduced
 from tilewright.blocks.index import Formula, Term
-from tilewright.blocks.layout import Registers, Shape
+from tilewright.blocks.layout import Registers, Shape, held_as, reduced
 from tilewright.blocks.recording import Recording
 from tilewright.ir import Function, Kernel, Pointer, Type, Value, f32, i1, i32, i64
 from tilewright.ir.program import Array

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tilewright.blocks import loops
 from tilewright.blocks.block import Block
-from tilewright.blocks.exchange import held_as, loaded_from, stored_at
 from tilewright.blocks.index import Formula, Number
-from tilewright.blocks.layout import Layout, Registers, Shape, Stack, blocked
+from tilewright.blocks.layout import Layout, Registers, Shape, Stack, blocked, held_as, loaded_from, stored_at
 from tilewright.blocks.tensor import InFlight
 from tilewright.ir import Kernel, Type, Value, i1, i8, i32, i64, vec
 from tilewright.targets import AmdTarget

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tilewright.problem import Gemm
     from tilewright.targets import AmdTarget
 
-_MFMA = "tilewright.kernels.amd.mfma_gemm:emit_mfma_gemm"
+_MFMA = "tilewright.kernels.amd.gemm:emit_mfma_gemm"
 MOST = (1 << 31) - 1    # that an i32 holds
 BEYOND = 1 << 16        # rows after the last one that kernels count
 WORD, UNIT = 4, 8       # bytes: scales that come straight into LDS at once, elements in blocks that are loaded at once
@@ -75,7 +75,7 @@ class AmdKernel(GpuKernel, AmdCode):
     """A GEMM by one plan on one of AMD's GPUs."""
 
     emitters: ClassVar[dict[str, str]] = {
-        "mfma": _MFMA, "xf32": _MFMA, "scaled": "tilewright.kernels.amd.scaled_mfma_gemm:emit_scaled_mfma_gemm"}
+        "mfma": _MFMA, "xf32": _MFMA, "scaled": "tilewright.kernels.amd.gemm:emit_scaled_mfma_gemm"}
     maker = "AMD"
     plan: AmdPlan
 

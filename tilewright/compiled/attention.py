@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tilewright.ir.program import Function
     from tilewright.simulator.report import Report
 
-EMITTERS = {"attention_rows": "attention_rows:emit_rows", "attention_few": "attention_few:emit_few",
+EMITTERS = {"attention_rows": "attention_rows:emit_rows", "attention_few": "attention_rows:emit_few",
             "attention_strips": "attention:emit_attention"}
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tilewright.ir.program import Function
     from tilewright.plans.gpu_shape import GpuShape
 
-REWRITE, DECODE = "tilewright.kernels.gpu.rewrite:emit_rewrite", "tilewright.kernels.gpu.decode:emit_decode"
+REWRITE, DECODE = "tilewright.kernels.gpu.rewrite:emit_rewrite", "tilewright.kernels.gpu.rewrite:emit_decode"
 FLAG = 4                # bytes of `special`
 FEW = 512               # CTAs that share the tiles of a pass which is seldom needed
 

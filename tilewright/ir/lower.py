@@ -10,8 +10,7 @@ from llvmlite.ir.instructions import GEPInstr
 
 from tilewright.forks import cached_property
 from tilewright.ir import program
-from tilewright.ir.dialects import Dialect
-from tilewright.ir.missing import Bfloat, Callee, Lines, LoopName, Stack
+from tilewright.ir.dialects import Bfloat, Callee, Dialect, Lines, LoopName, Stack
 from tilewright.ir.types import Pointer, TensorMap, Texture, Type
 from tilewright.ir.vectors import DEFAULT, Width, vectorised
 from tilewright.targets.tensor_maps import ALIGN, BYTES

@@ -12,8 +12,7 @@ from tilewright.ir.ops.atomics import FENCE
 from tilewright.ir.program import Fold, Function, If, Load, Loop, Op, Read, Register, Store, Write
 from tilewright.ir.types import Type, i1, i64, vec
 from tilewright.ir.values import Value
-from tilewright.ir.widened import GPU_BYTES, Linear, Scalar, TooWide, Uniform, Varying, Widened
-from tilewright.ir.widened_cpu import Vectors
+from tilewright.ir.widened import GPU_BYTES, Linear, Scalar, TooWide, Uniform, Varying, Vectors, Widened
 from tilewright.ir.widened_gpu import Lanes
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ class CpuAttention(Plan):
 
         attention_strips 32x112 strips=4        kernels/cpu/attention.py: a strip's queries are lanes of vectors
         attention_rows 4x64 part=1024           kernels/cpu/attention_rows.py: few queries, row by row
-        attention_few 21x128 part=1024          kernels/cpu/attention_few.py: some queries, whose lanes are keys
+        attention_few 21x128 part=1024          kernels/cpu/attention_rows.py: some queries, whose lanes are keys
 
     queries     of a tile of scores: lanes of a strip; all queries of a kv head
     keys        of a tile of scores
@@ -85,7 +85,7 @@ SAVED = 0.95                # of the time with strips of two vectors, below whic
 
 
 class RowsSpec(NamedTuple):
-    """What a kernel of kernels/cpu/attention_rows.py depends on, or, for any number of rows, ROWS 0, attention_few.py.
+    """What a kernel of kernels/cpu/attention_rows.py depends on, or, for any number of rows, ROWS 0, its emit_few.
     DIRECT: keys and values are read where they are."""
     Q: str
     KV: str

@@ -3,8 +3,8 @@
     word=f32        the matrix is bf16 or f16, and is widened in registers (kernels/cpu/weights.py)
     word=bf16x2     rows of bf16, by the instruction for pairs: of bf16 (weight_pairs.emit_plain_pairs), and of formats
                     that are decoded in registers (weight_pairs.emit_pairs) or, kc steps at once, to a buffer
-                    (decoded_pairs.py)
-    word=amx_bf16   rows of bf16, by AMX: `dots` by rows of the matrix (weight_tiles.py), `stream` along them
+                    (weight_blocks.py)
+    word=amx_bf16   rows of bf16, by AMX: `dots` by rows of the matrix (weight_blocks.py), `stream` along them
                     (stream_tiles.py)
 
 The matrix is bf16 or f16, or weights of few bits that a prologue decodes. `stream` takes it as [k, n] and `dots`, with

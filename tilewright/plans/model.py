@@ -12,10 +12,10 @@ from math import ceil, gcd
 
 from tilewright.plans import epilogues, few_rows, prologues, semirings, tile_model
 from tilewright.plans.builtin import stays_in_cache
-from tilewright.plans.caches import ROOM, beyond_l2, crowded, crowds, lost_panel, overfull
 from tilewright.plans.common import Cost, Term, total
 from tilewright.plans.cpu import COMPLEX_DEPTH, PARTS, SHORT, CpuPlan
 from tilewright.plans.cpu_shape import Shape, Strides
+from tilewright.plans.tile_model import ROOM, beyond_l2, crowded, crowds, lost_panel, overfull
 from tilewright.plans.words import BY_NAME
 from tilewright.targets.cpu import CpuTarget
 

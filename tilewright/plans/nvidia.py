@@ -57,7 +57,7 @@ def inside(shape: GpuShape, target: GpuTarget) -> str:
 
 
 def pass_seconds(shape: GpuShape, role: str, target: GpuTarget) -> float:
-    """Seconds of a pass that leaves what a prologue makes (kernels/gpu/prepare.py)."""
+    """Seconds of a pass that leaves what a prologue makes (kernels/gpu/copy.py)."""
     at = "ab".index(role)
     size = shape.batch * shape.k * (shape.m, shape.n)[at]
     return PASS + size*(shape.bits[at] + shape.tile_bits[at]) / 8 / (PASS_RATE*target.bandwidth)

@@ -10,8 +10,7 @@ from tilewright.plans import gemv_rules
 from tilewright.plans.gemv_rules import LANES, WARPS as GEMV_WARPS
 from tilewright.plans.gpu_shape import WIDEST, GpuShape, bits_of
 from tilewright.plans.nvidia_plan import NvidiaPlan
-from tilewright.plans.small_layout import Lanes
-from tilewright.plans.small_rules import FORMATS, TEAMS, of_shape, whole_sectors
+from tilewright.plans.small_rules import FORMATS, TEAMS, Lanes, of_shape, whole_sectors
 from tilewright.targets.nvidia import GpuTarget
 
 SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24, 32)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import ceil
 from typing import TYPE_CHECKING
 
-from tilewright.plans import epilogues, gemv_model, passes, prologues, semirings, small_model, wgmma_model
+from tilewright.plans import epilogues, gemv_model, passes, prologues, semirings, small_rules, wgmma_model
 from tilewright.plans.common import Cost, Term, overlapped
 from tilewright.plans.gemv_rules import LANES
 from tilewright.plans.gpu import memory_traffic, with_passes
@@ -101,7 +101,7 @@ def _product(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
     if plan.algorithm == "gemv":
         return gemv_model.cost(shape, plan, target)
     if plan.algorithm == "small":
-        return small_model.cost(shape, plan, target)
+        return small_rules.cost(shape, plan, target)
     m, n, k, s = shape.m, shape.n, shape.k, shape.itemsize
     tiles, resident = plan.tiles(m, n, shape.batch), max(plan.resident(shape, target), 1)
     slots, together = target.sms * resident, min(resident, ceil(tiles*plan.split_k / target.sms))
@@ -249,7 +249,7 @@ def _traffic(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> dict[str, 
     if p.algorithm == "wgmma":
         return wgmma_model.traffic(s, p, target)
     if p.algorithm == "small":
-        return small_model.traffic(shape, p)
+        return small_rules.traffic(shape, p)
     if p.algorithm == "gemv":
         vectors = gemv_model.vectors_read(s, p, tiles)
         return {"L2": tuple(vectors if t.what == vectors.what else t for t in found[:2]), "memory": found}

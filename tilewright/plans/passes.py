@@ -2,7 +2,7 @@
 
 A plan declares them: `copied` for operands that its kernel cannot read where they are, or not fast, `terms` for f32
 that are multiplied as sums of narrower numbers (words.TERMS), and `decoded` for block-scaled ones. What a pass writes
-(kernels/gpu/rewrite.py, decode.py) has k contiguous, rows at multiples of 128 bytes, zeros after the last step of k.
+(kernels/gpu/rewrite.py) has k contiguous, rows at multiples of 128 bytes, zeros after the last step of k.
 """
 from __future__ import annotations
 

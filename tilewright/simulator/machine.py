@@ -12,10 +12,9 @@ from tilewright.ir import Pointer, TensorMap, Texture, arguments as given
 from tilewright.ir.program import Array, Function, Op
 from tilewright.simulator.access import Access
 from tilewright.simulator.atomics import Atomics
-from tilewright.simulator.barriers import Mbarriers, PhaseBarrier
+from tilewright.simulator.barriers import Clusters, Mbarriers, PhaseBarrier
 from tilewright.simulator.bulk import Bulk
 from tilewright.simulator.clocks import Clocks
-from tilewright.simulator.clusters import Clusters
 from tilewright.simulator.code import Code
 from tilewright.simulator.copies import Copies
 from tilewright.simulator.gang import Gang

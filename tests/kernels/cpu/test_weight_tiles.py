@@ -12,10 +12,10 @@ import pytest
 import tilewright as tw
 from tilewright.api import fused
 from tilewright.compiler import llvm
-from tilewright.kernels.cpu import jobs, weight_tiles
-from tilewright.kernels.cpu.decoded_pairs import emit_decoded_pairs
+from tilewright.kernels.cpu import jobs, weight_blocks
 from tilewright.kernels.cpu.jobs import Prepare
 from tilewright.kernels.cpu.stream_tiles import emit_stream_tiles
+from tilewright.kernels.cpu.weight_blocks import emit_decoded_pairs
 from tilewright.kernels.cpu.weight_pairs import emit_plain_pairs
 from tilewright.plans import few_rows, lowering
 from tilewright.plans.choose import choose
@@ -47,7 +47,7 @@ def operands(name, how, n, k):
     return q.elements.view(np.int8), tw.dequantize(q, "f64"), of.prologue.source, preparation.recorded("b", of), of
 
 
-def simulated(m, n, k, name, how=None, alpha=1.0, beta=0.0, parts=2, emit=weight_tiles.emit_tiles):
+def simulated(m, n, k, name, how=None, alpha=1.0, beta=0.0, parts=2, emit=weight_blocks.emit_tiles):
     """C and what it should be, the sizes of its terms, and the traffic."""
     elements, numbers, source, prepare, of = operands(name, how or {}, n, k)
     assert few_rows.in_blocks(source, few_rows.Aside.of_job(prepare.READ))
@@ -92,7 +92,7 @@ def test_values_by_pairs(m, n, k, name, how):
     assert (np.abs(c - exact) <= (k/16 + 8) * 2.0**-24 * sizes).all()
 
 
-@pytest.mark.parametrize(("name", "emit"), [("bf16", weight_tiles.emit_tiles), ("bf16", emit_plain_pairs),
+@pytest.mark.parametrize(("name", "emit"), [("bf16", weight_blocks.emit_tiles), ("bf16", emit_plain_pairs),
                                             ("i8", emit_decoded_pairs)])
 def test_alpha_and_beta(name, emit):
     c, exact, sizes, _ = simulated(3, 70, 96, name, alpha=0.5, beta=-2.0, emit=emit)
@@ -127,7 +127,7 @@ def test_weights_are_read_once():
     ("i8", GROUPS, {"vpmovsxbd": 32, "vcvtdq2ps": 32})])
 def test_instructions_of_decoding(source, prepare, per_tile):
     """For each tile of weights, of which the loop has four and the end one: 16 rows of 32."""
-    code = llvm.assembly(weight_tiles.emit_tiles(AMX, 1, source, tuple(prepare)), AMX)
+    code = llvm.assembly(weight_blocks.emit_tiles(AMX, 1, source, tuple(prepare)), AMX)
     assert code.count("tdpbf16ps") == 5
     for name, count in per_tile.items():
         assert count*5 <= code.count(name) <= count*5 + 20, name

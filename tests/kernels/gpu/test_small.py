@@ -12,9 +12,9 @@ from tests.helpers.gemms import right
 from tests.helpers.gpu_kernels import emit_small
 from tilewright import simulator
 from tilewright.kernels.gpu.small import PARTS
-from tilewright.plans import gpu, small_model, small_rules
+from tilewright.plans import gpu, small_rules
 from tilewright.plans.nvidia_plan import NvidiaPlan
-from tilewright.plans.small_layout import passes
+from tilewright.plans.small_rules import passes
 from tilewright.targets.banks import NVIDIA
 
 SM_90A = tw.target("sm_90a")
@@ -110,7 +110,7 @@ def test_memory_is_moved_once(n, kind):
     lanes, rows = small_rules.lanes(plan, shape_of(problem)), (True, False)
     for x, down in zip(small_rules.operands(plan, shape_of(problem)), rows):
         assert passes(x, lanes, down, NVIDIA) == 0
-    loads = small_model.loads(shape_of(problem), plan) * batch // lanes.TOGETHER * lanes.PARTS * plan.team
+    loads = small_rules.loads(shape_of(problem), plan) * batch // lanes.TOGETHER * lanes.PARTS * plan.team
     assert report.of("matrices", "load", space="shared").moved <= loads
     used = kernel.resources
     assert used.spills == 0

@@ -12,7 +12,7 @@ from tests.helpers.assembled import assembled
 from tilewright import formats
 from tilewright.expressions.factors import factored, subtracted, whole_in_floats
 from tilewright.expressions.tracing import trace
-from tilewright.kernels.gpu.prepare import emit_prepare
+from tilewright.kernels.gpu.copy import emit_prepare
 
 RNG = np.random.default_rng(7)
 BF16 = ml_dtypes.bfloat16

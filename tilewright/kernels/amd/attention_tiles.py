@@ -16,8 +16,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from tilewright.atoms.amd import mfma_instructions
-from tilewright.atoms.mfma import Mfma
+from tilewright.atoms.amd import Mfma, mfma_instructions
 from tilewright.ir import Kernel, Value, i8, i32, i64
 from tilewright.kernels.amd.k_strided import KStridedOperand
 from tilewright.kernels.amd.lds_tile import PIECE, WORD

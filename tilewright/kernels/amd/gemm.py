@@ -1,11 +1,18 @@
-"""What the GEMMs on AMD's Matrix Cores have in common: a workgroup's parameters and work, what a wave multiplies of a
-tile in LDS, and which elements of C its lanes hold.
+"""GEMMs on AMD's Matrix Cores: tiles of A and B in LDS, a part of C in each wave's registers, one MFMA for a step of k.
 
-    C = alpha * A @ B + beta * C
+    emit_mfma_gemm          C = alpha * A @ B + beta * C
+    emit_scaled_mfma_gemm   the same of A[i, p] = a[i, p] * 2^(scale_a[i, p / 32] - 127), and B^T, on CDNA4
 
 A workgroup of waves owns CTA_M x CTA_N elements of C, a wave WARP_M x WARP_N of these, in tiles of one instruction.
 Instructions multiply B^T by A^T: then a lane's accumulators follow each other along the rows of C, in runs, which are
-stored at once.
+stored at once. Tile after tile of k, a workgroup's part of A and of B comes into LDS while its waves multiply the tile
+before: through registers, which are loaded a tile ahead of that, or straight into LDS on chips that can, where the
+reads transpose an operand with k strided (k_strided.py). The partial tile of k, if there is one, is the first, so that
+the loop has no case for it.
+
+Block-scaled elements are packed: e4m3fn, e5m2, e2m3, e3m2 and e2m1, in all 25 pairs. k lies along the rows of A and of
+B^T, in whole blocks of 32. The Matrix Core applies the scales, an e8m0 of each operand for each row and block: they
+come from global memory to the lanes that hand them over, a tile ahead, four blocks to a register.
 """
 from __future__ import annotations
 
@@ -13,9 +20,14 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from tilewright.atoms.mfma import Mfma
-from tilewright.ir import Function, Kernel, Tile, Type, Value, i8
+from tilewright.atoms import amd
+from tilewright.atoms.amd import SCALED, Mfma
+from tilewright.ir import Function, Kernel, Tile, Type, Value, bf16, f16, f32, f64, i8, i32, i64
+from tilewright.ir.ops.amd import TRANSPOSED_BITS
+from tilewright.kernels.amd import pipeline
+from tilewright.kernels.amd.k_strided import KStridedOperand
 from tilewright.kernels.amd.lds_tile import LANES
+from tilewright.kernels.amd.operand import LdsOperand
 from tilewright.kernels.amd.pipeline import Operands, Read
 from tilewright.kernels.amd.scales import WORD, Scales, ScaleTile
 from tilewright.kernels.gpu import groups
@@ -25,6 +37,7 @@ from tilewright.kernels.gpu.split_k import WIDEST, Holders, Split, finish
 from tilewright.kernels.gpu.work import Work, arguments, parameters, share
 from tilewright.plans.amd import AmdPlan
 from tilewright.plans.gpu_shape import GpuShape
+from tilewright.targets import target
 
 
 class WorkgroupGemm:
@@ -153,3 +166,82 @@ def side_by_side(ATOM: Mfma) -> Iterator[tuple[int, int]]:
         if e == len(at) or at[e] != at[e - 1] + 1 or e - first == most:
             yield first, e - first
             first = e
+
+
+TYPES = {"f64": f64, "f32": f32, "xf32": f32, "f16": f16, "bf16": bf16, "i32": i32}     # of memory; others are bytes
+
+
+def instruction(ARCH: str, MFMA: int, A: str, B: str, CTA_K: int) -> Mfma:
+    """The instruction that multiplies most elements of these formats at once, in tiles of MFMA x MFMA, of CTA_K steps
+    at most; its A is B^T."""
+    fitting = [atom for atom in amd.mfma_instructions(ARCH) if atom.blocks == 1 and atom.m == MFMA and not atom.scaled
+             and (atom.a_format, atom.b_format) == (B, A) and min(atom.a.bits, atom.b.bits) >= 8 and atom.k <= CTA_K]
+    if not fitting:
+        raise ValueError(f"{ARCH} has no matrix instruction for {A} by {B} in tiles of {MFMA} x {MFMA}")
+    return max(fitting, key=lambda atom: atom.k)
+
+
+def emit_mfma_gemm(shape: GpuShape, plan: AmdPlan, ARCH: str, XCDS: int = 8, GROUPED: str = "",
+                   WHEN: str = "") -> Function:
+    """The kernel for a shape, by a plan of mfma or xf32. The plan's `vector` is of operands that are contiguous along m
+    or n: those sizes are multiples of it. GROUPED: what offsets divide, "m" (then k is contiguous in A) or "k": see
+    gpu/groups.py; of a batch, with split_k = 1. WHEN: see work.arguments."""
+    s, p, (A, B) = shape, plan, ("xf32", "xf32") if plan.algorithm == "xf32" else (shape.a, shape.b)
+    ATOM = instruction(ARCH, p.mfma, A, B, p.cta_k)
+    direct = p.copy == "lds"
+    name = f"mfma_gemm_{A}" + f"_{B}"*(B != A) + f"_{s.out}"*(s.out != s.sums) + f"_{s.layout}"
+    gemm = WorkgroupGemm(name, f"_s{p.stages}" if direct else "", ATOM, s, p, (TYPES.get(A, i8), TYPES.get(B, i8)),
+                         XCDS, GROUPED, WHEN)
+    g, transposed = gemm.g, direct and target(ARCH).has("lds.transposed")
+
+    def operand(gmem: Value, ld: Value, BITS: int, along_k: bool, EXTENT: int) -> LdsOperand | KStridedOperand:
+        common: dict[str, Any] = {"BITS": BITS, "EXTENT": EXTENT, "CTA_K": p.cta_k, "THREADS": p.threads}
+        if transposed and not along_k and BITS in TRANSPOSED_BITS:
+            return KStridedOperand(gemm.k, gmem, ld, **common)
+        return LdsOperand(gemm.k, gmem, ld, along_k=along_k, VECTOR=p.vector, **common)
+    a = operand(g.a, g.lda, ATOM.b.bits, s.layout[0] == "n", p.cta_m)
+    b = operand(g.b, g.ldb, ATOM.a.bits, s.layout[1] == "t", p.cta_n)
+    gemm.begin(a, b)
+    if direct:
+        return gemm.multiply(partial(pipeline.direct, STAGES=p.stages), a, b, STAGES=p.stages)
+    return gemm.multiply(pipeline.through_registers, a, b)
+
+
+K = {32: 64, 16: 128}           # of an instruction whose tile is 32 x 32, 16 x 16
+UNIT = 8                        # bytes: rows are multiples of it, since blocks are
+
+
+def emit_scaled_mfma_gemm(shape: GpuShape, plan: AmdPlan, ARCH: str = "gfx950", XCDS: int = 8) -> Function:
+    """lda and ldb count bytes, ld_scale_a and ld_scale_b scales; k counts elements, a multiple of 32. Where scales come
+    straight into LDS, too, k is a multiple of 128, ld_scale_a and ld_scale_b of 4."""
+    s, p, direct = shape, plan, plan.copy == "lds"
+    ATOM = amd.scaled(ARCH, p.mfma, K[p.mfma], s.b, s.a)
+    mode = f"_s{p.stages}" + "d"*p.direct_scales(s) if direct else ""
+    gemm = WorkgroupGemm(mx_name("scaled_mfma_gemm", s), mode, ATOM, s, p, (i8, i8), XCDS)
+    k, g, work = gemm.k, gemm.g, gemm.work
+
+    common: dict[str, Any] = {"along_k": True, "CTA_K": p.cta_k, "THREADS": p.threads, "UNIT": UNIT}
+    a = LdsOperand(k, g.a, k.cast(g.lda, i64) // UNIT, BITS=ATOM.b.bits, EXTENT=p.cta_m, **common)
+    b = LdsOperand(k, g.b, k.cast(g.ldb, i64) // UNIT, BITS=ATOM.a.bits, EXTENT=p.cta_n, **common)
+    gemm.begin(a, b)
+    block = work.k_first // SCALED
+    scales: list[Scales | ScaleTile] = []
+    for x, ld, first, inner, limit, CTA, WARP in (
+            (g.scale_a, g.ld_scale_a, work.i0, work.i1, g.m, p.cta_m, p.warp_m),
+            (g.scale_b, g.ld_scale_b, work.j0, work.j1, g.n, p.cta_n, p.warp_n)):
+        if p.direct_scales(s):
+            tile = ScaleTile(k, x, ld, EXTENT=CTA, WARP=WARP, MFMA=p.mfma, CTA_K=p.cta_k, THREADS=p.threads)
+            tile.begin(work.t, first, limit, block)
+            tile.lane_addresses(inner, work.lane)
+            scales.append(tile)
+        else:
+            scales.append(Scales(k, x, ld, work.lane, first + inner, limit, block, MFMA=p.mfma, TILES=WARP // p.mfma,
+                                 CTA_K=p.cta_k, AHEAD=1 if direct else 2))
+    if direct:
+        return gemm.multiply(partial(pipeline.direct, STAGES=p.stages), a, b, *scales, STAGES=p.stages)
+    return gemm.multiply(pipeline.through_registers, a, b, *scales)
+
+
+def mx_name(name: str, s: GpuShape) -> str:
+    """The beginning of the name of a kernel of block-scaled operands."""
+    return f"{name}_{s.a}" + f"_{s.b}"*(s.b != s.a) + f"_{s.out}"*(s.out != "f32")

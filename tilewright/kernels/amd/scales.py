@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import partial
 from itertools import pairwise
 
-from tilewright.atoms.mfma import SCALED
+from tilewright.atoms.amd import SCALED
 from tilewright.ir import Kernel, Value, i8, i32, i64, ptr, vec
 from tilewright.kernels.amd.lds_tile import LANES
 from tilewright.kernels.amd.pipeline import Direct, Do, Read

@@ -25,8 +25,7 @@ from tilewright.ir import Function, Value, i32, i64, vec
 from tilewright.ir.elementary import exp_below
 from tilewright.ir.ops.x86 import TileRegisters
 from tilewright.kernels.cpu import attention_parts as parts, attention_tiles as by_tiles, jobs
-from tilewright.kernels.cpu.attention_parts import Strip, product
-from tilewright.kernels.cpu.attention_scores import Scores, seen
+from tilewright.kernels.cpu.attention_parts import Scores, Strip, product, seen
 from tilewright.kernels.narrow import memory_type
 from tilewright.plans.cpu_attention import TILE_KEYS, Layout, Spec
 from tilewright.targets.cpu import CpuTarget

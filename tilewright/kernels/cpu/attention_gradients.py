@@ -20,8 +20,7 @@ from zlib import crc32
 from tilewright.ir import Function, Value, i32, i64, vec
 from tilewright.ir.elementary import exp_below
 from tilewright.kernels.cpu import attention_parts as parts, jobs
-from tilewright.kernels.cpu.attention_parts import Strip, product
-from tilewright.kernels.cpu.attention_scores import Scores, seen
+from tilewright.kernels.cpu.attention_parts import Scores, Strip, product, seen
 from tilewright.kernels.narrow import memory_type
 from tilewright.plans.cpu_attention import Spec, gradient_layout
 from tilewright.targets.cpu import CpuTarget

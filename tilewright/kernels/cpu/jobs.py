@@ -218,7 +218,7 @@ def offsets(job: tuple[str, ...]) -> dict[str, int]:
 
 
 def row_pitch(k):                   # numbers, or values inside a kernel
-    """Words from one row of bf16 to the next, as decoded_pairs.py rearranges rows: whole steps of 32 elements, and not
+    """Words from one row of bf16 to the next, as weight_blocks.py rearranges rows: whole steps of 32 elements, and not
     a power of two of lines, which would share sets of L1."""
     return (k + 31) // 32 * 16 + 16
 

@@ -3,8 +3,8 @@
     C[i, j] = rounded(fused(alpha * (sums * scale_a[i] * scale_b[j]) + beta * C[i, j], i, j))
 
 A kernel says which sums its lanes hold (`Run`s); what becomes of them is written here, once for all kernels: scales
-(gpu/scales.py), alpha, the old C, the epilogue (gpu/fused.py), rounding to C's format, the edges of C. Sums over parts
-of k (split_k) and over warps are complete before they come here.
+(gpu/auxiliary.py), alpha, the old C, the epilogue (gpu/fused.py), rounding to C's format, the edges of C. Sums over
+parts of k (split_k) and over warps are complete before they come here.
 """
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 
 from tilewright.ir import Kernel, Type, Value, i64, vec
+from tilewright.kernels.gpu.auxiliary import Scales
 from tilewright.kernels.gpu.fused import Fused, Loaded, rounded
-from tilewright.kernels.gpu.scales import Scales
 from tilewright.kernels.narrow import scaled, widened
 
 

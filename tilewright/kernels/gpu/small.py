@@ -19,7 +19,7 @@ from tilewright.kernels.gpu.work import arguments, parameters
 from tilewright.plans import small_rules
 from tilewright.plans.gpu_shape import GpuShape
 from tilewright.plans.nvidia_plan import NvidiaPlan
-from tilewright.plans.small_layout import WIDEST, Lanes, Stored, power, whole
+from tilewright.plans.small_rules import WIDEST, Lanes, Stored, power, whole
 
 PARTS = {"f32": (f32, 1), "f64": (f64, 1), "c64": (f32, 2), "c128": (f64, 2)}       # of a number: their type, how many
 LOADED = 96         # words that a lane loads in a turn of the loop over k: ptxas loads all of them first

@@ -13,10 +13,9 @@ from tilewright.atoms.fragment import ROUNDED
 from tilewright.atoms.nvidia import largest
 from tilewright.ir import Function, Kernel, Tile, Value, f16, f32, f64, i32, vec
 from tilewright.kernels.gpu import groups, transform
-from tilewright.kernels.gpu.auxiliary import pointers
+from tilewright.kernels.gpu.auxiliary import Scales, pointers
 from tilewright.kernels.gpu.epilogue import Out
 from tilewright.kernels.gpu.fused import suffix
-from tilewright.kernels.gpu.scales import Scales
 from tilewright.kernels.gpu.split_k import Split
 from tilewright.kernels.gpu.transform import Transform
 from tilewright.kernels.gpu.work import Work, arguments, parameters, share

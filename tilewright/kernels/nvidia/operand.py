@@ -5,7 +5,7 @@
     k is contiguous     [CTA_K, CTA + PAD]  transposed, element by element      the same
     k is contiguous     [CTA, CTA_K + PAD]  VECTOR elements along k             a vector along k of each row
 
-For matrix instructions rows are padded less, or swizzled by BITS of the row (swizzle.py); matrices.py says how, and
+For matrix instructions rows are padded less, or swizzled by BITS of the row (`Swizzle`); matrices.py says how, and
 reads the fragments.
 
 i stands for a row of A or a column of B. Copies are asynchronous, or pass through registers. What a CTA has beyond the
@@ -17,9 +17,10 @@ stored: shared memory has the numbers of the product, whatever the operand's for
 """
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass
+from math import gcd
 from typing import Any
 
 from tilewright.ir import Kernel, Tile, Value, i32, ptr, vec
@@ -27,7 +28,52 @@ from tilewright.ir.values import Variable
 from tilewright.kernels.gpu.transform import Transform
 from tilewright.kernels.gpu.work import first_threads
 from tilewright.kernels.nvidia.result import Partition
-from tilewright.kernels.nvidia.swizzle import Swizzle
+
+Place = tuple[Value, int]           # (a value, plus a constant): in elements from the beginning of the tile
+
+
+@dataclass(frozen=True)
+class Swizzle:
+    """A tile of rows of ROW elements, PIECE of them in 16 bytes: piece c of row r is piece c ^ f(r) of its row.
+
+    Eight pieces fill all banks once, and that many lanes read together: each a piece in the same column of a row of its
+    own. f(r) is made of those bits of the row by which these rows differ, BITS, but for the lowest ones where several
+    rows fit into 128 bytes. It begins at bit FIRST of a piece's number, for reads of more than one column. Without BITS
+    the tile is as it is.
+    """
+    ROW: int
+    PIECE: int
+    BITS: tuple[int, ...] = ()
+    FIRST: int = 0
+
+    @property
+    def PIECES(self) -> int:
+        """Pieces that change places with each other."""
+        return gcd(self.ROW // self.PIECE, 8)
+
+    def _moved(self, k: Kernel, row: Value) -> Value:
+        """f(row)."""
+        found = k.constant(i32, 0)
+        for to, bit in enumerate([b for b in self.BITS if 1 << b >= 8 // self.PIECES], self.FIRST):
+            if 1 << to < self.PIECES:
+                found = found | (row >> bit & 1) << to
+        return found
+
+    def places(self, k: Kernel, row: Value, column: Value, apart: Iterable[tuple[int, int]]
+               ) -> dict[tuple[int, int], Place]:
+        """Where elements are that are `apart`, rows and columns, from (row, column). Those that are whole periods of f
+        apart share a value."""
+        PERIOD, WIDTH = (2 << max(self.BITS), self.PIECES * self.PIECE) if self.BITS else (1, 1)
+        values: dict[tuple[int, int], Value] = {}
+        found = {}
+        for rows, columns in apart:
+            key = rows % PERIOD, columns % WIDTH
+            if key not in values:
+                r, c = row + key[0], column + key[1]
+                values[key] = r*self.ROW + (c ^ self._moved(k, r)*self.PIECE if self.BITS else c)
+            found[rows, columns] = values[key], (rows - key[0])*self.ROW + columns - key[1]
+        return found
+
 
 WIDEST = 16                 # bytes that a thread moves at once
 POINTERS = 8                # of a thread to rows that it copies of: more take too many registers

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 from tilewright.atoms.wgmma import swizzled
 from tilewright.ir import Kernel, TensorMap, Tile, Type, Value, i32, vec
 from tilewright.kernels.expression import Arithmetic
+from tilewright.kernels.gpu.auxiliary import Scales
 from tilewright.kernels.gpu.epilogue import Out, Run
 from tilewright.kernels.gpu.fused import Loaded
-from tilewright.kernels.gpu.scales import Scales
 from tilewright.kernels.gpu.split_k import Holders, finish
 from tilewright.kernels.gpu.work import Work
 from tilewright.plans.epilogues import slots

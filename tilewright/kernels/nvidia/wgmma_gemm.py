@@ -53,8 +53,8 @@ from tilewright.expressions import HALVES, texts
 from tilewright.ir import Function, Kernel, Type, Value, f32, i8, i32, i64, ptr
 from tilewright.ir.ops.pipelines import Mbarriers
 from tilewright.kernels.gpu import auxiliary, fused, groups, transform
+from tilewright.kernels.gpu.auxiliary import Scales
 from tilewright.kernels.gpu.epilogue import Out
-from tilewright.kernels.gpu.scales import Scales
 from tilewright.kernels.gpu.split_k import finish_by_warp
 from tilewright.kernels.gpu.transform import Transform
 from tilewright.kernels.gpu.work import arguments

@@ -12,8 +12,8 @@ from typing import TypeVar
 from tilewright.atoms.wgmma import DEPTH, M, Wgmma
 from tilewright.ir import Kernel, Tile, Value, f16, f32, i32, vec
 from tilewright.ir.ops.pipelines import Mbarriers
+from tilewright.kernels.gpu.auxiliary import Scales
 from tilewright.kernels.gpu.epilogue import Run
-from tilewright.kernels.gpu.scales import Scales
 from tilewright.kernels.nvidia.wgmma_tiles import SmemTile
 from tilewright.plans.wgmma_rules import APART
 

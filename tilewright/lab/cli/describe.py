@@ -4,8 +4,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tilewright.atoms.amd import LANES, SCALED, Mfma
 from tilewright.atoms.fragment import Fragment
-from tilewright.atoms.mfma import LANES, SCALED, Mfma
 
 WIDE = 16                       # columns of a table, before it goes on below
 ROLES = {"A": ("i", "k"), "B": ("k", "j"), "C": ("i", "j"), "D": ("i", "j")}

@@ -12,8 +12,8 @@ from tilewright.lab.cli.command import BadInput
 from tilewright.text import aligned, plural
 
 if TYPE_CHECKING:
+    from tilewright.atoms.amd import Mfma
     from tilewright.atoms.fragment import Fragment
-    from tilewright.atoms.mfma import Mfma
 
 
 def instruction_names() -> list[str]:

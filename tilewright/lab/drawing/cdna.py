@@ -1,8 +1,7 @@
 """Figures of the article on AMD's Matrix Cores, from the formats' records and the catalogue of instructions."""
 from __future__ import annotations
 
-from tilewright.atoms.amd import find
-from tilewright.atoms.mfma import Mfma
+from tilewright.atoms.amd import Mfma, find
 from tilewright.formats import get
 from tilewright.lab.drawing import bits, lanes
 from tilewright.lab.drawing.figure import Gallery

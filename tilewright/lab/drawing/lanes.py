@@ -9,8 +9,8 @@ from tilewright.lab.drawing.pen import DENSE, Svg
 from tilewright.lab.drawing.pieces import Cell, Trio, grid, key
 
 if TYPE_CHECKING:
+    from tilewright.atoms.amd import Mfma
     from tilewright.atoms.fragment import Fragment
-    from tilewright.atoms.mfma import Mfma
     from tilewright.atoms.nvidia import Atom
 
 MARKS = ("red", "green", "blue", "gold", "violet")

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright import formats, simulator
-from tilewright.atoms.mfma import SCALED, Mfma
+from tilewright.atoms.amd import SCALED, Mfma
 from tilewright.compiled import compile
 from tilewright.inspect.resources import amd_body
 from tilewright.lab.ladder import gpu_tensor

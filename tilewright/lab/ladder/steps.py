@@ -19,7 +19,7 @@ from fractions import Fraction
 from functools import partial
 from typing import Any, ClassVar
 
-from tilewright.atoms.mfma import Mfma
+from tilewright.atoms.amd import Mfma
 from tilewright.ir import Function
 from tilewright.lab.ladder import (
     amd1_f32,

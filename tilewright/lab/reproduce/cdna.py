@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import formats, simulator, targets
-from tilewright.atoms.amd import find, mfma, mfma_instructions, scaled
-from tilewright.atoms.mfma import LANES, Mfma
+from tilewright.atoms.amd import LANES, Mfma, find, mfma, mfma_instructions, scaled
 from tilewright.compiler import amd, llvm
 from tilewright.ir import Kernel, f32, ptr
 from tilewright.lab.drawing import format_table

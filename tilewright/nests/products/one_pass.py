@@ -21,9 +21,8 @@ from tilewright.expressions.tracing import apply
 from tilewright.nests.domain import Element
 from tilewright.nests.nest import LoopNest, Term
 from tilewright.nests.products import scores
-from tilewright.nests.products.levels import lowered
 from tilewright.nests.products.scores import DOT, ONE, ZERO, Domain, Unfit
-from tilewright.nests.products.words import roles, said, text
+from tilewright.nests.products.words import lowered, roles, said, text
 
 EXTREMES = {"largest": row_max, "smallest": row_min}
 FIRSTS = {"largest": row_argmax, "smallest": row_argmin}

@@ -19,10 +19,8 @@ from tilewright.nests.domain import Element
 from tilewright.nests.given import overlap
 from tilewright.nests.nest import Term, leaves, refuse, text
 from tilewright.nests.polynomial import Linear
-from tilewright.nests.products.functions import computed, function
-from tilewright.nests.products.pieces import Box
+from tilewright.nests.products.pieces import Box, Look, computed, copied, full, function, mask, put, strides
 from tilewright.nests.products.recognition import ACC, ONE, distinct, factors_of, is_number, multiplied, with_acc
-from tilewright.nests.products.views import Look, copied, full, mask, put, strides
 from tilewright.problem import Gemm
 from tilewright.targets import CpuTarget
 

@@ -12,7 +12,7 @@ Beside numbers, parameters and operations, as in nest.py, a term is
                                 power x is ZERO
 
 exp(x - r) is exp(x) exp(-r), so sums are kept relative to level 0 while they are symbols, and no maximum matters to
-what they are. levels.py gives them numbers that are in range: with ("lse", D, x), the log of the sum of exp(x), and
+what they are. words.py gives them numbers that are in range: with ("lse", D, x), the log of the sum of exp(x), and
 ("mean", D, x, f, h), the mean of f h by weights exp(x), a sum is mean * exp(lse); levels then cancel.
 """
 from __future__ import annotations

@@ -28,8 +28,7 @@ from tilewright.ir import Function, Kernel, Value, f64, i32, i64, ptr
 from tilewright.ir.program import Loop, Rounds
 from tilewright.nests.nest import LoopNest, Parameter, parameter_names, refuse
 from tilewright.nests.polynomial import Polynomial, polynomial
-from tilewright.nests.running.copies import together
-from tilewright.nests.running.matrix import multiply
+from tilewright.nests.running.copies import multiply, together
 from tilewright.nests.running.terms import LANE, Arithmetic, Memory
 from tilewright.nests.tree import Buffer, Do, For, Mma, Node, Sync, When, polynomials, walk
 

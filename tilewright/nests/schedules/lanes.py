@@ -18,10 +18,9 @@ from tilewright.ir import Type, i32
 from tilewright.nests.nest import Access, Term, leaves
 from tilewright.nests.polynomial import Polynomial, polynomial
 from tilewright.nests.schedules.dependences import dependences
-from tilewright.nests.schedules.extrema import Extremum, combined, extremum
 from tilewright.nests.schedules.operations import Done
 from tilewright.nests.schedules.partial import REDUCTIONS, identity, in_parts
-from tilewright.nests.schedules.scans import BITS, Scan, scan, shared
+from tilewright.nests.schedules.scans import BITS, Extremum, Scan, combined, extremum, scan, shared
 from tilewright.nests.schedules.scheduled import Illegal, Scheduled
 from tilewright.nests.tree import Buffer, Do, For, Node, Sync, When, replaced, rewritten, walk
 

@@ -24,8 +24,8 @@ from tilewright.nests.given import arguments, folded, overlap
 from tilewright.nests.nest import LoopNest, text
 from tilewright.nests.polynomial import Polynomial
 from tilewright.nests.reading.source import nest as read
-from tilewright.nests.schedules import checking, joining, lanes, operations, partial, pipelining, staging, tensorizing
-from tilewright.nests.schedules.compiled import Compiled, compiled, layout_of, on_gpu
+from tilewright.nests.schedules import joining, lanes, operations, partial, pipelining, staging, tensorizing
+from tilewright.nests.schedules.compiled import Compiled, Operation, check, compiled, layout_of, on_gpu
 from tilewright.nests.schedules.conditions import relaxed
 from tilewright.nests.schedules.counts import Count, counts, simulated, table
 from tilewright.nests.schedules.scheduled import Illegal, Scheduled, illegal, scheduled
@@ -221,7 +221,7 @@ class Schedule:
         numbers; races and accesses out of bounds are Faults of the simulator."""
         first = self.steps[0].before if self.steps else self.now
         steps = [(x.method, x.arguments, x.options) for x in self.steps]
-        report, sizes, done = checking.check(self.nest, self.sizes, first, self.now, steps, _again, most)
+        report, sizes, done = check(self.nest, self.sizes, first, self.now, steps, _again, most)
         return Checked(sizes, simulated(done, report), report)
 
     def explain(self) -> str:
@@ -283,7 +283,7 @@ def schedule(f: Callable[..., Any], *args: Any) -> Schedule:
     return Schedule(nest, sizes, scheduled(nest, layouts, sizes))
 
 
-def _again(s: Scheduled, steps: Sequence[checking.Operation]) -> Scheduled:
+def _again(s: Scheduled, steps: Sequence[Operation]) -> Scheduled:
     """These operations, done anew."""
     for method, given, options in steps:
         s = relaxed(OPERATIONS[method](s, given, options)[0])[0]

@@ -19,10 +19,9 @@ from typing import Any, NamedTuple
 from tilewright.nests.schedules.joining import joinable
 from tilewright.nests.schedules.schedule import Schedule
 from tilewright.nests.schedules.scheduled import Illegal
-from tilewright.nests.search.bands import Band, bands, imperfect
+from tilewright.nests.search.bands import Band, Move, bands, imperfect, lanes_of, moved
 from tilewright.nests.search.estimate import estimate, unrolled_statements
 from tilewright.nests.search.gpu_rules import gpu_candidates
-from tilewright.nests.search.moves import Move, lanes_of, moved
 from tilewright.nests.tree import For
 from tilewright.targets import CpuTarget
 

@@ -3,7 +3,7 @@
     rules.py        which schedules there are, each a few legal operations; estimate.py ranks them
     trials.py       the first in rank run in the simulator, on small arrays, and leave the bits that the loops leave;
                     they take turns where the device is, on copies of the arguments
-    stored.py       the operations of the fastest are kept, by source, formats, shapes, strides, threads and chip
+    trials.py       the operations of the fastest are kept, by source, formats, shapes, strides, threads and chip
 
 TILEWRIGHT_TUNE_DB=off keeps nothing beyond the process. Without the device, or with timed=False, the first in rank is
 taken, and nothing is kept of it.
@@ -26,8 +26,7 @@ from tilewright.nests.schedules.schedule import Schedule
 from tilewright.nests.schedules.scheduled import Illegal, scheduled
 from tilewright.nests.search.estimate import estimate
 from tilewright.nests.search.rules import Candidate, candidates
-from tilewright.nests.search.stored import Found, key, known, predicted
-from tilewright.nests.search.trials import ROUNDS, Listener, fastest, trial, wrong
+from tilewright.nests.search.trials import ROUNDS, Found, Listener, fastest, key, known, predicted, trial, wrong
 from tilewright.outputs import Progress
 from tilewright.runtime.cpu.pool import get_num_threads
 from tilewright.targets import CpuTarget

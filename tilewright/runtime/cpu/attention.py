@@ -203,7 +203,7 @@ def tasks_of(call: Attending, result: Array, lse: Array | None, threads: int, ta
         fields |= {"count": count, "parts": parts}
         counters, own = heads, -(-count * rows * (2*lanes + value_width) * size // 64) * 64
         each = sum(plans.rows_memory(few, rows, lanes).values()) * size
-        emitter, spec = "attention_rows:emit_rows" if few.ROWS else "attention_few:emit_few", tuple(few)
+        emitter, spec = f"attention_rows:emit_{'rows' if few.ROWS else 'few'}", tuple(few)
     else:
         (strip_spec, layout), strips = _strips(p, target, plan), plan.strips
         lanes = strip_spec.NV * target.lanes(8 if strip_spec.WORD == "f64" else 4)

@@ -17,8 +17,8 @@ from tilewright.compiler import artefact, loader, sources
 from tilewright.ir import Function, Pointer, Type, arguments
 from tilewright.ir.program import written
 from tilewright.ir.vectors import width
-from tilewright.kernels.cpu import emitted, programs as programs_of
-from tilewright.kernels.cpu.programs import FIELD
+from tilewright.kernels.cpu import emitted, pieces
+from tilewright.kernels.cpu.pieces import FIELD
 from tilewright.runtime.cpu import layout
 from tilewright.runtime.cpu.pool import get_num_threads, pool
 
@@ -135,8 +135,8 @@ def programs(function: Function, args: Sequence[Any], grid: tuple[int, int, int]
 
 @cache
 def _task(function: Function) -> Any:
-    return _placed(function, targets.detect().extended, lambda: [function, programs_of.emit_task(function)],
-                   programs_of.__name__)
+    return _placed(function, targets.detect().extended, lambda: [function, pieces.emit_task(function)],
+                   pieces.__name__)
 
 
 def _placed(function: Function, target: Any, functions: Callable[[], list[Function]], by: str = sources.COMPILER,

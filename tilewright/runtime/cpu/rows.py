@@ -27,9 +27,9 @@ def few_row_kernel(plan: CpuPlan, shape: Shape, prepare: jobs.Prepare) -> tuple[
     if word == "f32":
         return "weights:emit_dots", ("f32", plan.mr, m, source, how), 0
     if word == "amx_bf16":
-        return "weight_tiles:emit_tiles", (m, source, how), jobs.tile_words(k, m)
+        return "weight_blocks:emit_tiles", (m, source, how), jobs.tile_words(k, m)
     if source == "bf16":
         return "weight_pairs:emit_plain_pairs", (m,), 0
     if plan.kc:
-        return "decoded_pairs:emit_decoded_pairs", (m, source, how), m*jobs.row_pitch(k)
+        return "weight_blocks:emit_decoded_pairs", (m, source, how), m*jobs.row_pitch(k)
     return "weight_pairs:emit_pairs", (plan.mr, m, source, how), m*jobs.row_pitch(-(-k // BLOCK) * BLOCK)

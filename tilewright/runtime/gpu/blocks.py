@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 PAIRS = "float4_e2m1fn_x2"              # torch's bytes of two elements of e2m1, along the contiguous axis
 QUANTIZE = "tilewright.kernels.gpu.quantize:emit_quantize"
-LARGEST = "tilewright.kernels.gpu.quantize_nv:emit_largest"
-QUANTIZE_NV = "tilewright.kernels.gpu.quantize_nv:emit_quantize_nv"
-DECODE = "tilewright.kernels.gpu.decode:emit_decode"
+LARGEST = "tilewright.kernels.gpu.quantize:emit_largest"
+QUANTIZE_NV = "tilewright.kernels.gpu.quantize:emit_quantize_nv"
+DECODE = "tilewright.kernels.gpu.rewrite:emit_decode"
 BYTE = np.dtype(np.uint8)
 
 

@@ -1,7 +1,7 @@
 """Complex matrices on GPUs: copied, conjugated, times a factor, and multiplied by one real product.
 
 C with contiguous rows is a real matrix with twice as many columns, A too, and B is written anew with two rows and two
-columns for each number (kernels/gpu/complex.py). Batches of small matrices on NVIDIA's GPUs have kernels of their own.
+columns for each number (kernels/gpu/copy.py). Batches of small matrices on NVIDIA's GPUs have kernels of their own.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tilewright.kernels.gpu import complex as emitted
+from tilewright.kernels.gpu import copy
 from tilewright.rules import complex_product, shapes
 from tilewright.rules.arguments import Array
 from tilewright.runtime.gpu.operands import address, format_of, leading
@@ -18,7 +18,7 @@ from tilewright.runtime.gpu.operands import address, format_of, leading
 if TYPE_CHECKING:
     from tilewright.runtime.gpu.product import Run
 
-COMPLEX = "tilewright.kernels.gpu.complex:emit_complex"
+COMPLEX = "tilewright.kernels.gpu.copy:emit_complex"
 
 
 def reals(x: Array) -> Array:
@@ -48,7 +48,7 @@ def _turned(run: Run, source: Array, target: Array, factor: complex, conjugated:
         raise ValueError("an operand or out is not aligned to its numbers")
     (sss, rss, css), (sst, rst, cst) = ([s // each for s in x.strides] for x in (source, target))
     batch, rows, columns = source.shape
-    grid = emitted.grid(batch, rows, columns)
+    grid = *copy.grid(rows, columns), min(batch, 65535)
     args = {"batch": batch, "depth": grid[2], "rows": rows, "columns": columns, "real": factor.real,
             "imaginary": factor.imag, "sign": -1.0 if conjugated else 1.0, "source": source, "sss": sss,
             "rss": rss, "css": css, "target": target, "sst": sst, "rst": rst,

@@ -5,7 +5,7 @@ them, are counted from the beginning of the arrays, so that these are batches wi
 its own is a batch with a stride. Nothing waits, so that offsets cannot be checked.
 
 Weights of few bits [groups, k, n] are decoded by the kernel on its copies (`_inside`), or all of them by a pass before
-the launch (kernels/gpu/prepare.py), as one matrix where their groups of k allow it: which groups have rows only the
+the launch (kernels/gpu/copy.py), as one matrix where their groups of k allow it: which groups have rows only the
 device knows.
 """
 from __future__ import annotations

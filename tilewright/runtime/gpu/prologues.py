@@ -1,5 +1,5 @@
 """Prologues of operands in a GPU's memory: kernels evaluate them (`inside`, `placed`), or a pass leaves what is
-multiplied in a temporary (kernels/gpu/prepare.py), whichever the planner expects to be faster.
+multiplied in a temporary (kernels/gpu/copy.py), whichever the planner expects to be faster.
 
 Weights of few bits beside an operand of floats have prologues, too, which make numbers of elements as they are stored:
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tilewright.runtime.gpu.product import Run
 
 Array = NDArray[Any]
-PREPARE = "tilewright.kernels.gpu.prepare:emit_prepare"
+PREPARE = "tilewright.kernels.gpu.copy:emit_prepare"
 FLOATS = "f32", "bf16", "f16"           # formats of the operand beside a Scaled
 WIDE = "f32", "bf16"                    # and beside a Quantized, which have the range of its scales
 PARTS = "elements", *NAMES
