@@ -6,6 +6,7 @@ where they run, test_products.py brings rows, ways and devices together.
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -61,6 +62,12 @@ class Case(NamedTuple):
         return {self.call, self.values, self.epilogue, self.prologue_a, self.prologue_b, self.term, self.reduce,
                 *self.plans, *(f"{name}={x}" for name, x in self.options.items()), *specs,
                 *(f"{name} {word}" for name, x in specs.items() for word in (x.format, x.layout, x.ndim, *x.words))}
+
+    @property
+    def classes(self) -> set[str]:
+        """About how large m, n and k are of a product of matrices: 0, 1, few, of one tile, of several, long."""
+        return set() if self.subscripts or self.call == "tensordot" else {
+            f"{name} {bisect((0, 1, 16, 64, 512), x)}" for name, x in zip("mnk", self.sizes)}
 
     @property
     def trans(self) -> str:

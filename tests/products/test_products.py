@@ -1,8 +1,8 @@
 """Every product case on its devices by its ways, against one oracle.
 
-A short run takes a first and a later call on one of the devices that a row names, of all in turn, and on those whose
-kind (CPU, NVIDIA, AMD) has not had a word of the row. `--all-ways` takes every way on every device, and compiles the
-kernels of GPUs, of which a short run simulates what was recorded.
+A short run takes a first and a later call of rows in which two words meet for the first time, on one of the devices
+that a row names, of all in turn, and on those whose kind (CPU, NVIDIA, AMD) has not had a word of the row. `--all-ways`
+takes every way on every device, and compiles the kernels of GPUs, of which a short run simulates what was recorded.
 
 How later calls are kept at least is a table of its own, kept.json: `--update-golden` writes it anew (with -n0), so that
 what is gained stays.
@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -46,19 +47,28 @@ ROWS = [(feature, case) for feature, cases in FEATURES.items() for case in cases
 
 def words(feature: str, case: Case, device: str) -> set[tuple[str, str, str]]:
     """The ways of a row on a kind of device, of which all share a compiler and a driver."""
-    kind = device[:2] if DEVICES[device].gpu else "torch" if device == "torch" else "cpu"
-    return {(feature, kind, word) for word in case.words}
+    return {(feature, kind_of(device), word) for word in case.words}
+
+
+def kind_of(device: str) -> str:
+    return device[:2] if DEVICES[device].gpu else "torch" if device == "torch" else "cpu"
 
 
 def short() -> Iterator[tuple[str, Case, str]]:
-    """The rows of a short run, each on one of its devices, in turn, and whatever row and device has a word (a function,
-    plan, keyword, format, layout, number of axes) that the kind of device has not had."""
+    """The rows of a short run that have two words (a function, plan, keyword, format, layout, number of axes; a class
+    of sizes) which no row before has had together, each on one of its devices, in turn; and whatever row and device has
+    a word that the kind of device has not had."""
     seen: set[tuple[str, str, str]] = set()
+    together: set[tuple[str, str, str, str]] = set()
     for turn, (feature, case) in enumerate(ROWS):
         first = turn % len(case.on)
         for i, device in enumerate(case.on[first:] + case.on[:first]):
-            if (case.short and i == 0) or not words(feature, case, device) <= seen:
-                seen |= words(feature, case, device)
+            found = words(feature, case, device)
+            pairs = {(feature, kind_of(device), *x) for x in combinations(sorted(case.words | case.classes), 2)
+                     } if case.short and i == 0 else set()
+            if not (pairs <= together and found <= seen):
+                seen |= found
+                together |= pairs
                 yield feature, case, device
 
 
