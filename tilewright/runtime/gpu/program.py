@@ -25,13 +25,19 @@ ALIGNMENT = 256                     # of temporaries in a program's block, as dr
 class Kernel:
     """A launch of a kernel of which only addresses differ from call to call. `words`: of the block of arguments, where
     the addresses with these numbers are; `maps`: tensor maps' first bytes, what makes them, and numbers of addresses;
-    `otherwise`: what multiplies by another alpha than `alpha`, if any is taken."""
+    `otherwise`: what multiplies by another alpha than `alpha`, if any is taken. `step`: of a product that takes the
+    workspace of its stream; `whole` is the same product, for streams that have none yet or are recording a graph, and
+    where another device is current."""
 
     def __init__(self, prepared: Any, words: Sequence[int], numbers: Sequence[int], maps: Sequence[Any] = (),
-                 alpha: Any = None, otherwise: Product | None = None) -> None:
+                 alpha: Any = None, otherwise: Product | None = None, step: Step | None = None,
+                 whole: Product | None = None) -> None:
         self.prepared, self.places, self.maps = prepared, tuple(zip(words, numbers)), maps
-        self.alpha, self.otherwise = alpha, otherwise
+        self.alpha, self.otherwise, self.whole = alpha, otherwise, whole
         self.spare = [prepared.arguments()]             # blocks of arguments that no call is using
+        if step is not None and whole is not None:
+            self.workspace, self.counters, self.index = step.workspace, step.counters, step.device.index
+            self.workspaces, (self.most, self.most_counters) = whole.recipe.workspaces, whole.recipe.bytes
 
     def __call__(self, at: list[int], arrays: Sequence[Any], results: Any, alpha: float, stream: int) -> None:
         if self.otherwise is not None and alpha != self.alpha:
@@ -41,41 +47,22 @@ class Kernel:
             arguments = self.spare.pop()
         except IndexError:
             arguments = self.prepared.arguments()
+        found = None
+        if self.whole is not None:
+            number = arguments.answers.resting(stream, self.prepared.context)
+            found = None if number is None else self.workspaces.found.get((self.index, number))
+            if found is None or found.workspace_bytes < self.most or found.counter_bytes < self.most_counters:
+                self.spare.append(arguments)
+                self.whole(at, arrays, results, alpha, stream)
+                return
         words = arguments.words
         for word, number in self.places:
             words[word] = at[number]
         for place, maps, number in self.maps:
             arguments.view[place : place + MAP_BYTES] = maps.found.get(at[number]) or maps(at[number])
-        self.prepared.attempt(stream, arguments)
-        self.spare.append(arguments)
-
-
-class Within(Kernel):
-    """A launch that takes the workspace of its stream. `whole`: the same product, for streams that have none yet or are
-    recording a graph, and where another device is current."""
-
-    def __init__(self, whole: Product, step: Step, *how: Any) -> None:
-        super().__init__(*how)
-        self.whole, self.workspace, self.counters = whole, step.workspace, step.counters
-        self.workspaces, self.index = whole.recipe.workspaces, step.device.index
-        self.most, self.most_counters = whole.recipe.bytes
-
-    def __call__(self, at: list[int], arrays: Sequence[Any], results: Any, alpha: float, stream: int) -> None:
-        try:
-            arguments = self.spare.pop()
-        except IndexError:
-            arguments = self.prepared.arguments()
-        number = arguments.answers.resting(stream, self.prepared.context)
-        found = None if number is None else self.workspaces.found.get((self.index, number))
-        if (found is None or found.workspace_bytes < self.most or found.counter_bytes < self.most_counters
-                or (self.otherwise is not None and alpha != self.alpha)):
-            self.whole(at, arrays, results, alpha, stream)
+        if found is None:
+            self.prepared.attempt(stream, arguments)
         else:
-            words = arguments.words
-            for word, i in self.places:
-                words[word] = at[i]
-            for place, maps, i in self.maps:
-                arguments.view[place : place + MAP_BYTES] = maps.found.get(at[i]) or maps(at[i])
             words[self.workspace], words[self.counters] = found.workspace, found.counters
             self.prepared.launch(stream, arguments)
         self.spare.append(arguments)
@@ -136,10 +123,10 @@ class Product(NamedTuple):
         if recipe.only is None:
             return self._launches(*factor)
         step = recipe.only
-        how = (step.scaled(self.alpha, self.beta), [word for word, _ in step.pointers],
-               [self.numbers[i] for _, i in step.pointers],
-               [(place, maps, self.numbers[i]) for place, maps, i in step.maps], *factor)
-        return Within(whole, step, *how) if recipe.needs_workspace else Kernel(*how)
+        within = (step, whole) if recipe.needs_workspace else (None, None)
+        return Kernel(step.scaled(self.alpha, self.beta), [word for word, _ in step.pointers],
+                      [self.numbers[i] for _, i in step.pointers],
+                      [(place, maps, self.numbers[i]) for place, maps, i in step.maps], *factor, *within)
 
     def _launches(self, *factor: Any) -> Launches:
         recipe, room, found = self.recipe, self.numbers[-1], []
