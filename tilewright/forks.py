@@ -66,11 +66,13 @@ def looked_up(table: dict[Any, Any], key: Any, make: Callable[[], Any], most: in
     found = table.get(key)
     if found is None:
         with building:
-            found = make()
-            if len(table) >= most:
-                table.clear()
-            if found is not None:
-                table[key] = found
+            found = table.get(key)
+            if found is None:
+                found = make()
+                if len(table) >= most:
+                    table.clear()
+                if found is not None:
+                    table[key] = found
     return found
 
 

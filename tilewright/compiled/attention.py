@@ -5,7 +5,6 @@ cannot read an array.
 """
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -72,12 +71,8 @@ class AttentionKernel(Compiled):
 
     @cached_property
     def functions(self) -> tuple[Function, ...]:    # type: ignore[override]    # recorded when it is read
-        from tilewright.compiler import llvm
         one = self.asked[-1]
-        module, _, name = one.emit.partition(":")
-        before = (self.code_target,) if isinstance(self.target, CpuTarget) else ()
-        with llvm.uncollected():
-            return (getattr(import_module(module), name)(*before, *one.args, **one.options),)
+        return (artefact.recorded(one.emit, one.target, *one.args, **one.options),)
 
     @property
     def options(self) -> Asked:

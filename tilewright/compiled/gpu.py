@@ -7,7 +7,6 @@ launches behind it multiply the operands in f32.
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tilewright.compiled.base import CompiledGemm, GpuCode, Launch
@@ -90,12 +89,7 @@ class GpuKernel(CompiledGemm, GpuCode):
 
     @cached_property
     def functions(self) -> tuple[Function, ...]:    # type: ignore[override]    # recorded when it is read
-        if self.empty:
-            return ()
-        from tilewright.compiler import llvm
-        module, _, name = self.emitter.partition(":")
-        with llvm.uncollected():
-            return (getattr(import_module(module), name)(**self.options),)
+        return () if self.empty else (artefact.recorded(self.emitter, self.target, **self.options),)
 
     @cached_property
     def loadable(self) -> artefact.Code:
@@ -229,8 +223,7 @@ class PassKernel(GpuCode):
 
     @cached_property
     def functions(self) -> tuple[Function, ...]:    # type: ignore[override]    # recorded when it is read
-        module, _, name = self.emitter.partition(":")
-        return (getattr(import_module(module), name)(**self.options),)
+        return (artefact.recorded(self.emitter, self.target, **self.options),)
 
     @cached_property
     def loadable(self) -> artefact.Code:

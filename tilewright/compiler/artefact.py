@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 Emitter = str | Callable[..., Any]
 _found: dict[tuple[Any, ...], Any] = {}
+MOST = 1 << 62      # of them: code in this process is never freed
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,17 @@ def code(emit: Emitter, target: GpuTarget | AmdTarget, *args: Any, **options: An
     """The kernels that `emit(*args, **options)` records. lld.Missing where AMD's is not in the cache and there is
     no linker."""
     return _cached(emit, target, args, options)
+
+
+def recorded(emit: Emitter, target: Any, *args: Any, **options: Any) -> Any:
+    """What an emitter records, one of a CPU's for this target."""
+    from tilewright.compiler import llvm
+    if isinstance(emit, str):
+        module, _, name = emit.partition(":")
+        emit = getattr(import_module(module), name)
+    assert not isinstance(emit, str)
+    with llvm.uncollected():
+        return emit(*((target,) if isinstance(target, CpuTarget) else ()), *args, **options)
 
 
 class Asked(NamedTuple):
@@ -121,13 +133,7 @@ def _cached(emit: Emitter, target: Any, args: tuple[Any, ...], options: dict[str
     """A Loaded or a Code, made once in a process."""
     name = emit if isinstance(emit, str) else f"{emit.__module__}:{emit.__qualname__}"
     key = _key(name, target, args, options)
-    code = _found.get(key)
-    if code is None:
-        with forks.building:
-            code = _found.get(key)
-            if code is None:
-                code = _found[key] = _ready(emit, name, key, target, args, options)
-    return code
+    return forks.looked_up(_found, key, lambda: _ready(emit, name, key, target, args, options), MOST)
 
 
 def _ready(emit: Emitter, name: str, key: tuple[Any, ...], target: Any, args: tuple[Any, ...],
@@ -142,13 +148,7 @@ def _ready(emit: Emitter, name: str, key: tuple[Any, ...], target: Any, args: tu
 def _content(emit: Emitter, name: str, key: tuple[Any, ...], target: Any, args: tuple[Any, ...],
              options: dict[str, Any]) -> bytes:
     """From the cache on disk, built and kept there if need be."""
-    module, _, function = name.partition(":")
-
-    def build() -> bytes:
-        emitter = getattr(import_module(module), function) if isinstance(emit, str) else emit
-        return _packed(emitter(*((target,) if isinstance(target, CpuTarget) else ()), *args, **options), target)
-
-    return cache.fetch(_address(name, key), build)
+    return cache.fetch(_address(name, key), lambda: _packed(recorded(emit, target, *args, **options), target))
 
 
 def _address(name: str, key: tuple[Any, ...]) -> str:

@@ -4,12 +4,11 @@ from __future__ import annotations
 import ctypes
 from array import array
 from collections.abc import Callable
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tilewright.compiler.artefact import load
+from tilewright.compiler.artefact import load, recorded
 from tilewright.formats import FORMATS, Complex
 from tilewright.kernels.cpu import jobs
 from tilewright.plans.cpu_shape import ITEMSIZE, Shape
@@ -43,11 +42,7 @@ class Part(NamedTuple):
     args: tuple[Any, ...]
 
     def record(self, target: CpuTarget) -> Function:
-        from tilewright.compiler import llvm
-        module, _, name = self.emitter.partition(":")
-        emitter = getattr(import_module(f"tilewright.kernels.cpu.{module}"), name)
-        with llvm.uncollected():
-            found: Function = emitter(target, *self.args)
+        found: Function = recorded(f"tilewright.kernels.cpu.{self.emitter}", target, *self.args)
         return found
 
 

@@ -38,20 +38,13 @@ class Kept(Generic[T]):
     which no driver's handle is valid, begins without any."""
 
     def __init__(self, most: int) -> None:
-        self.most, self._lock = most, forks.Lock()
+        self.most = most
         self.found: dict[Hashable, T] = {}
         os.register_at_fork(after_in_child=self.forget)
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
         found = self.found.get(key)
-        if found is None:
-            with self._lock:
-                found = self.found.get(key)
-                if found is None:
-                    if len(self.found) >= self.most:
-                        self.found.clear()
-                    found = self.found[key] = make()
-        return found
+        return forks.looked_up(self.found, key, make, self.most) if found is None else found
 
     def forget(self) -> None:
         self.found.clear()
