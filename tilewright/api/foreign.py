@@ -6,13 +6,12 @@ Left out are those with an __array_ufunc__, which multiply themselves, torch's t
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
 
 from tilewright.runtime.gpu import dlpack
-from tilewright.runtime.gpu.arrays import TORCH, DeviceArray, dtype_of, kind, shadow
+from tilewright.runtime.gpu.arrays import TORCH, DeviceArray, dtype_of, kind, shadow, taker
 
 CPU = 1  # DLPack's kind of device
 
@@ -59,10 +58,7 @@ def _can_change(x: Any) -> bool:
 
 def result(x: Any, like: Any) -> Any:
     """An array as one of `like`'s namespace, which shares its memory if the namespace allows it."""
-    namespace = getattr(like, "__array_namespace__", None)
-    home: Any = namespace() if namespace else sys.modules.get(type(like).__module__.partition(".")[0])
-    take = getattr(home, "from_dlpack", None)
-    if take is None:
+    if (take := taker(like)) is None:
         raise TypeError(f"{kind(like)} has no namespace with from_dlpack, by which it could be given a result")
     x = np.asarray(x)
     given: Any = x if x.dtype.isbuiltin == 1 else _Memory(np.ascontiguousarray(x))

@@ -102,30 +102,28 @@ def sequences(call: Attending) -> np.ndarray:
     return rows
 
 
+def placed(on: Host, name: str, x: Array, letters: str, ragged: bool) -> dict[str, Any]:
+    """Fields that say where an array is, and how far it is from each index to the next."""
+    found = {f"{name}_at": on.address_of(x), **{f"{name}_{letter}": stride // x.itemsize
+                                                for letter, stride in zip(letters, x.strides)}}
+    return found | ({f"{name}_s": 0} if ragged else {})
+
+
 def fields_of(call: Attending, result: Array, lse: Array | None, on: Host) -> tuple[dict[str, Any], list[Any]]:
     """Fields of a job that say where the arrays are; and what has to stay alive."""
     p, kept = call.problem, list[Any]()
     fields: dict[str, Any] = dict.fromkeys(FIELDS, 0)
-
-    def place(name: str, x: Array, letters: str, ragged: bool = False) -> None:
-        fields[f"{name}_at"] = on.address_of(x)
-        for letter, stride in zip(letters, x.strides):
-            fields[f"{name}_{letter}"] = stride // x.itemsize
-        if ragged:
-            fields[f"{name}_s"] = 0
 
     def table(x: Array | None, dtype: Any) -> int:
         if x is None:
             return 0
         kept.append(np.ascontiguousarray(x, dtype))
         return on.of_table(kept[-1]) if kept[-1].size else 0
-    place("q", call.q, "shid", p.ragged)
-    place("k", call.k, "shjd", p.ragged and not p.page)
-    place("v", call.v, "shjd", p.ragged and not p.page)
-    place("out", result, "shi", p.ragged)
+    own = p.ragged and not p.page
+    fields |= {**placed(on, "q", call.q, "shid", p.ragged), **placed(on, "k", call.k, "shjd", own),
+               **placed(on, "v", call.v, "shjd", own), **placed(on, "out", result, "shi", p.ragged)}
     if lse is not None:
-        place("lse", lse, "shi", p.ragged)
-        fields["wants_lse"] = 1
+        fields |= {**placed(on, "lse", lse, "shi", p.ragged), "wants_lse": 1}
     sums = formats.FORMATS[p.sums].dtype
     fields["sinks"] = table(call.sinks, sums)
     reads = np.array([[on.address_of(x), *(y // x.itemsize for y in x.strides)] for x in call.reads], np.int64)

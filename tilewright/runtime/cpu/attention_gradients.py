@@ -14,7 +14,7 @@ from tilewright.plans.cpu_attention import Layout, Spec
 from tilewright.rules.arguments import Array
 from tilewright.rules.attending import Attending
 from tilewright.runtime.cpu import pool
-from tilewright.runtime.cpu.attention import Tasks, extended, fields_of, sequences
+from tilewright.runtime.cpu.attention import Tasks, extended, fields_of, placed, sequences
 from tilewright.runtime.cpu.host import Host, host
 from tilewright.targets import CpuTarget
 
@@ -68,11 +68,7 @@ def _run(call: Attending, side: str, results: tuple[Array, ...], lse: Array, del
     plain, kept = fields_of(call, by_out, lse, on)
     fields: dict[str, Any] = {**plain}
     for name, x, letters in (("do", by_out, "shid"), *zip("gh", results, ("shi", "shi"))):
-        fields[f"{name}_at"] = on.address_of(x)
-        for letter, stride in zip(letters, x.strides):
-            fields[f"{name}_{letter}"] = stride // x.itemsize
-        if p.ragged:
-            fields[f"{name}_s"] = 0
+        fields |= placed(on, name, x, letters, p.ragged)
     fields["delta_at"] = on.address_of(delta)
     longest = int(sequences(call)[:, 1 if side == "queries" else 3].max(initial=0))
     lanes = 2 * target.lanes(8 if spec.WORD == "f64" else 4)

@@ -109,6 +109,13 @@ def kind(x: Any) -> str:
     return name if module == "builtins" else f"{module}.{name}"
 
 
+def taker(like: Any) -> Callable[..., Any] | None:
+    """The function by which `like`'s library takes arrays of others over; None if it has none."""
+    namespace = getattr(like, "__array_namespace__", None)
+    home: Any = namespace() if namespace else sys.modules.get(type(like).__module__.partition(".")[0])
+    return getattr(home, "from_dlpack", None)
+
+
 def shadow(pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any], keep: Any = None
            ) -> NDArray[Any]:
     """A NumPy array that is said to be there, and keeps `keep`. It must not be read where that is a GPU's memory."""
@@ -317,9 +324,7 @@ class _Protocol(Library):
 
     def result(self, new: Any, like: Any) -> Any:
         """By the library's own from_dlpack; as a DeviceArray if it has none."""
-        namespace = getattr(like, "__array_namespace__", None)
-        home: Any = namespace() if namespace else sys.modules.get(type(like).__module__.partition(".")[0])
-        take = getattr(home, "from_dlpack", None)
+        take = taker(like)
         return take(new) if take else new
 
 
