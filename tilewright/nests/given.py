@@ -38,13 +38,14 @@ def overlap(a: Any, b: Any) -> bool:
     return bool(first < second + other and second < first + size)
 
 
-def folded(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether elements of an array may be one number: strides of 0, or that are less than what smaller ones span."""
+def folded(shape: Sequence[int], strides: Sequence[int], size: int = 1) -> bool:
+    """Whether elements of an array, of this size as strides are counted, may be one number: strides of 0, or that are
+    less than what smaller ones span."""
     if 0 in shape:
         return False
     reach = 0
     for step, n in sorted((abs(step), n) for step, n in zip(strides, shape) if n > 1):
-        if step <= reach:
+        if step < reach + size:
             return True
         reach += step * (n - 1)
     return False

@@ -111,8 +111,8 @@ def meet(at: Sequence[int], apart: Sequence[tuple[int, int]], spans: Sequence[tu
 
 def span(x: np.ndarray) -> tuple[int, int]:
     """The first byte of its elements and the one behind the last, from its address on."""
-    ways = [(n - 1) * stride for n, stride in zip(x.shape, x.strides)]
-    return sum(min(way, 0) for way in ways), sum(max(way, 0) for way in ways) + x.itemsize
+    ways = [(n - 1) * stride for n, stride in zip(x.shape, x.strides)] if x.size else []
+    return sum(min(way, 0) for way in ways), sum(max(way, 0) for way in ways) + x.itemsize * (x.size > 0)
 
 
 def _place(address: int, at: Sequence[int], spans: Sequence[tuple[int, int]]) -> tuple[int, int] | None:

@@ -16,7 +16,9 @@ from tilewright.api import tensors
 from tilewright.ir import Function, Type, bf16, f16, f32, f64, i8, i16, i32, i64
 from tilewright.ir.vectors import reasons, width
 from tilewright.nests import domain
+from tilewright.nests.given import folded
 from tilewright.nests.nest import LoopNest, refuse
+from tilewright.nests.running.again import span
 from tilewright.nests.running.lower import Lowered, lower
 from tilewright.nests.running.parallel import Part, Rounds, steps, vectors
 from tilewright.nests.tree import For, tree
@@ -195,7 +197,7 @@ class Execution:
         launch: Any = self.steps(given)[0]
         values = tuple([(None, x) if what or name not in self.names else (self.names.index(name), None)
                         for x, (name, what, _) in zip(_values(launch, found, sizes), launch.sources)])
-        spans = {n: _span(x) for n, x in enumerate(given.seen) if isinstance(x, np.ndarray)}
+        spans = {n: span(x) for n, x in enumerate(given.seen) if isinstance(x, np.ndarray)}
         pairs = [(n, other) for n in self.written for other in spans if other != n]
         return Repeat(plain(launch.lowered.function).call, values, tuple(
             [(n, other, spans[n][0] - spans[other][1], spans[n][1] - spans[other][0]) for n, other in pairs]))
@@ -346,18 +348,12 @@ def _copied(args: Sequence[Any]) -> tuple[Any, ...]:
         while isinstance(root.base, np.ndarray):
             root = root.base
         if id(root) not in copies:
-            first, last = _span(root)
+            first, last = span(root)
             low = layout.address(root) + first
             copies[id(root)] = low, arrays.shadow(low, (last - first,), (1,), np.dtype(np.int8), root).copy()
         low, memory = copies[id(root)]
         return np.ndarray(x.shape, x.dtype, memory, layout.address(x) - low if x.size else 0, x.strides)
     return tuple(map(copy, args))
-
-
-def _span(x: Array) -> tuple[int, int]:
-    """Where an array's memory begins and ends, in bytes from its first element."""
-    spans = [s * (n - 1) for s, n in zip(x.strides, x.shape)] if x.size else []
-    return sum(s for s in spans if s < 0), sum(s for s in spans if s > 0) + x.itemsize * (x.size > 0)
 
 
 def _units(x: Array) -> tuple[bool, ...]:
@@ -392,9 +388,4 @@ def _place(x: Array) -> Any:
 
 def distinct(x: Array) -> bool:
     """Whether each index has an element of its own."""
-    span = 0
-    for stride, n in sorted((abs(stride), n) for stride, n in zip(x.strides, x.shape) if n > 1):
-        if stride < span + x.itemsize:
-            return False
-        span += stride * (n - 1)
-    return True
+    return not folded(x.shape, x.strides, x.itemsize)
