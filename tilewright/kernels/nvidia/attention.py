@@ -15,6 +15,8 @@ keys and values that come by TMA. No score is ever written to memory.
         wait for the turn; start S = Q K[p]^T; start O += P V[p - 1]; give the turn on
         wait for S; mask it; new row maxima m; P' = exp2(S*c - m*c); sums of rows
         wait for O; O *= exp2((m before - m)*c); P = P'
+    Products of 8 bits end sooner: they are waited for before the exponentials, beside which they are added to O and
+    powers are rounded.
 
 While a warpgroup computes exponentials, the tensor cores have the products of the others. The last products with V of
 a tile of queries are started together with the first scores of the CTA's next one, so that there is no gap between
@@ -39,6 +41,8 @@ from tilewright.kernels.nvidia.attention_tiles import Sizes
 from tilewright.kernels.nvidia.wgmma_products import Turns
 from tilewright.plans.nvidia_attention import AttentionPlan, AttentionShape
 from tilewright.plans.wgmma_rules import GROUP, WARPS
+
+NEVER = 0x7FC0BEEF              # the bits of a NaN that no operation gives
 
 
 def emit_attention(SHAPE: AttentionShape, PLAN: AttentionPlan, WARP: int = 32) -> Function:
@@ -195,19 +199,28 @@ class _Math(Rows):
         k.wgmma_wait(1, self.scores)
         parts.keys.give_back(begin + p)
         self.finish(work, p, MASKED)
-        shrink = self.softmax()
-        self._stay()
-        k.wgmma_wait(0, self.products)
-        parts.values.give_back(begin + p - 1)
-        self._pack()
         if self.s.EIGHT:
-            self._add_up()
-            self.shrunk[0, 0], self.shrunk[0, 1] = shrink
-            return
-        self.shrink(shrink)
+            self.shrunk[0, 0], self.shrunk[0, 1] = self.softmax(lambda largest: self._sums(
+                begin + p - 1, k.reinterpret(largest[0] + largest[1], i32) == NEVER))
+            self._pack()
+        else:
+            shrink = self.softmax()
+            self._sums(begin + p - 1, self.total[0, 0] + self.total[0, 1] < 0.0)
+            self._pack()
+            self.shrink(shrink)
 
-    def _add_up(self) -> None:
-        self.add_products([self.shrunk[0, half] for half in range(2)])
+    def _sums(self, position: Value, never: Value | None = None) -> None:
+        """Wait for the products with values at this position; behind what `never` is computed from. NVIDIA's assembler
+        would move the wait in front of that, and the tensor cores would have nothing to do meanwhile, but for a branch
+        that depends on it, and is not taken."""
+        k = self.k
+        if never is not None:
+            with k.when(never):
+                k.warp_barrier()
+        k.wgmma_wait(0, self.products)
+        self.parts.values.give_back(position)
+        if self.s.EIGHT:
+            self.add_products([self.shrunk[0, half] for half in range(2)])
 
     def _pack(self) -> None:
         (powers,) = self.powers()
@@ -234,20 +247,10 @@ class _Math(Rows):
             turns.end()
         k.wgmma_wait(1, self.scores)
         parts.keys.give_back(position)
-        k.wgmma_wait(0, self.products)
-        parts.values.give_back(last)
-        if self.s.EIGHT:
-            self._add_up()
+        self._sums(last)
 
     def _forget(self) -> None:
         """The scores of before are not needed, nor products that have been added up."""
         for tile in (self.scores, self.products) if self.s.EIGHT else (self.scores,):
             for ij in tile.registers:
                 tile[ij] = self.k.forgotten(self.k.constant(f32, 0))
-
-    def _stay(self) -> None:
-        """A branch that depends on all exponentials, and is never taken. NVIDIA's assembler would move the wait behind
-        it in front of them, and the tensor cores would have nothing to do meanwhile."""
-        k = self.k
-        with k.when(self.total[0, 0] + self.total[0, 1] < 0.0):
-            k.warp_barrier()

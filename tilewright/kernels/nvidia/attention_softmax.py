@@ -7,7 +7,7 @@ of every eight columns two, of rows lane // 4 and 8 below it. A tile of register
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 from tilewright.ir import Kernel, Value, f32
@@ -77,36 +77,41 @@ class Rows:
             i, _, _ = self.result.place(work, self.mine, self.row + below)
             self.finished.mask(self.scores, work, i, j0, mine)
 
-    def softmax(self) -> list[Value]:
-        """Scores become exp2(score*factor - largest*factor). The factors of what was added up before, for each line."""
+    def softmax(self, between: Callable[[list[Value]], None] | None = None) -> list[Value]:
+        """Scores become exp2(score*factor - largest*factor). The factors of what was added up before, for each line.
+        `between` is recorded before the rest, once the lane's own maxima are there, which it is given."""
+        every = [self._line(line, [ij for ij, _ in held]) for line, (_, held) in enumerate(lines(self.scores))]
+        if between:
+            between([next(line) for line in every])
+        return [[*line][-1] for line in every]
+
+    def _line(self, line: int, mine: list[tuple[int, int]]) -> Iterator[Value]:
+        """The lane's own maximum; then `softmax`, and the factor of what was added up before."""
         k, factor = self.k, self.factor
-        shrink = []
-        for line, (_, held) in enumerate(lines(self.scores)):
-            mine = [ij for ij, _ in held]
-            before = self.largest[0, line]
-            most = before
-            for x in self._tree([self.scores[ij] for ij in mine]):
-                most = k.fmax(x, most)
-            for distance in SHARING:
-                most = k.fmax(k.lane_xor(most, distance), most)
-            self.largest[0, line] = most
-            zero = k.select(most == -math.inf, 0.0, most)*factor        # a row that has seen no key yet
-            shrink.append(k.exp2_approximate(k.fma(before, factor, -zero)))
-            zero = zero - RAISED if self.s.EIGHT else zero
-            sums: list[Value] = []
-            for ij in mine:
-                x = k.exp2_approximate(k.fma(self.scores[ij], factor, -zero))
-                self.scores[ij] = x
-                if len(sums) < 4:
-                    sums.append(x)
-                else:
-                    at = ij[1] // 2 % 4
-                    sums[at] = sums[at] + x
-            total = self.total[0, line]*shrink[line]
-            for x in sums:
-                total = total + x
-            self.total[0, line] = total
-        return shrink
+        before = most = self.largest[0, line]
+        for x in self._tree([self.scores[ij] for ij in mine]):
+            most = k.fmax(x, most)
+        yield most
+        for distance in SHARING:
+            most = k.fmax(k.lane_xor(most, distance), most)
+        self.largest[0, line] = most
+        zero = k.select(most == -math.inf, 0.0, most)*factor        # a row that has seen no key yet
+        shrink = k.exp2_approximate(k.fma(before, factor, -zero))
+        zero = zero - RAISED if self.s.EIGHT else zero
+        sums: list[Value] = []
+        for ij in mine:
+            x = k.exp2_approximate(k.fma(self.scores[ij], factor, -zero))
+            self.scores[ij] = x
+            if len(sums) < 4:
+                sums.append(x)
+            else:
+                at = ij[1] // 2 % 4
+                sums[at] = sums[at] + x
+        total = self.total[0, line]*shrink
+        for x in sums:
+            total = total + x
+        self.total[0, line] = total
+        yield shrink
 
     def _tree(self, xs: list[Value]) -> list[Value]:
         """Four largest ones of several."""
