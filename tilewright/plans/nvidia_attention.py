@@ -357,7 +357,7 @@ def cost(case: AttentionCase, plan: AttentionPlan, target: GpuTarget) -> Cost:
     clocks = _by_mma(p, plan, target, together) if plan.mma else _by_wgmma(p, plan, target)
     parts = {what: pairs * x * clock for what, x in clocks.items()}
     begin = FIRST / max(together, 1) if plan.mma else START
-    parts |= {"masks": sum(parts.values()) * edges / max(pairs, 1) * (0.2 if plan.mma else 1.0),
+    parts |= {"masks": sum(parts.values()) * edges / max(pairs, 1) * (0.2 if plan.mma else 0.5),
               "tiles begin and end": tiles * begin * clock}
     seconds, memory = sum(parts.values()), sum(p.bytes.values()) / (DRAM * target.bandwidth)
     parts = parts | {"waiting for memory": max(memory - seconds, 0.0), "launch": LAUNCH}

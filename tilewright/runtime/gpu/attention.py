@@ -215,7 +215,8 @@ def _keys_contiguous(run: Run, v: Array, lengths: Array | None) -> Array:
     row = -(-keys // 32) * 32
     there, (by_sequence, by_head, by_key, _) = run.temporary((sequences, heads, size, row), BYTE), v.strides
     given = {} if lengths is None else {"lengths": run.typed(lengths, I32)}
-    run.launch(run.kernel(VALUES, SIZE=size, LENGTHS=bool(given)), (-(-row * size // 128 // 256), heads, sequences), {
+    grid = -(-(-(-row // 256) * size) // 256), heads, sequences
+    run.launch(run.kernel(VALUES, SIZE=size, LENGTHS=bool(given)), grid, {
         "v": v, "v_row": by_key, "v_head": by_head, "v_batch": by_sequence, "keys": keys, "heads": heads,
         "target": there, "row": row, **given})
     return there
