@@ -24,20 +24,19 @@ FOUND: dict[Any, Any] = {}      # of all tests of this process, as artefact._fou
 
 
 def install(patch: pytest.MonkeyPatch) -> None:
-    """Emitters' kernels for GPUs are refused by the gate or recorded, and not compiled; no cache on disk has them."""
-    content, read = artefact._content, code_object.read
+    """Kernels for GPUs are refused by the gate or recorded, and not compiled; no cache on disk has them."""
+    content, cached, read = artefact._content, artefact.cached_code, code_object.read
 
     def uncompiled(emit: Any, name: str, key: Any, target: Any, args: Any, options: Any) -> bytes:
         if isinstance(target, CpuTarget):
             return content(emit, name, key, target, args, options)
         module, _, function = name.partition(":")
         made = (getattr(import_module(module), function) if isinstance(emit, str) else emit)(*args, **options)
-        functions = [made] if isinstance(made, Function) else list(made)
-        gate.check(functions, target)
-        amd = isinstance(target, AmdTarget)
-        manifests = [manifest(x, target) | ({"dynamic_shared": 0} if amd else {}) for x in functions]
-        code = ELF * amd + "".join(map(_metadata if amd else _ptx, functions, manifests))
-        return json.dumps(manifests).encode() + b"\n" + code.encode()
+        return _packed([made] if isinstance(made, Function) else list(made), target)
+
+    def of_users(functions: list[Function], target: Any, *how: Any) -> bytes:
+        real = isinstance(target, CpuTarget) or how[1:]
+        return cached(functions, target, *how) if real else _packed(functions, target)
 
     def read_metadata(image: bytes) -> Any:
         if not image.startswith(ELF.encode()):
@@ -45,8 +44,17 @@ def install(patch: pytest.MonkeyPatch) -> None:
         kernels = {x[".name"]: x for x in map(json.loads, image[len(ELF):].decode().splitlines())}
         return code_object.CodeObject(next(iter(kernels.values()))["arch"], True, kernels, {f"{x}.kd" for x in kernels})
     patch.setattr(artefact, "_content", uncompiled)
+    patch.setattr(artefact, "cached_code", of_users)
     patch.setattr(artefact, "_found", ChainMap(FOUND, artefact._found))
     patch.setattr(code_object, "read", read_metadata)
+
+
+def _packed(functions: list[Function], target: Any) -> bytes:
+    gate.check(functions, target)
+    amd = isinstance(target, AmdTarget)
+    manifests = [manifest(x, target) | ({"dynamic_shared": 0} if amd else {}) for x in functions]
+    code = ELF * amd + "".join(map(_metadata if amd else _ptx, functions, manifests))
+    return json.dumps(manifests).encode() + b"\n" + code.encode()
 
 
 def _ptx(function: Function, made: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.doubles import uncompiled
 from tests.helpers.gpus import machine
 from tests.nests import cases, contractions
 from tests.nests.cases import ARGUMENTS
@@ -49,6 +50,7 @@ def test_the_cases_on_a_cpu_and_in_the_simulator(function):
 
 @pytest.mark.parametrize("chip", CHIPS)
 def test_the_cases_on_gpus(monkeypatch, chip):
+    uncompiled.install(monkeypatch)
     on = machine(monkeypatch, chip)
     for function, make in ARGUMENTS.items():
         args = make(np.random.default_rng(1))

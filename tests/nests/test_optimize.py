@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.doubles import uncompiled
 from tests.helpers.gpus import aligned, machine
 from tests.nests import contractions, test_recorded
 from tests.nests.contractions import LOOPS, TAKEN
@@ -99,6 +100,7 @@ def test_the_lecture_s_kernels_become_matmul(kernel, grid):
 
 @pytest.mark.parametrize("chip", ["sm_80", "gfx942"])
 def test_on_gpus(monkeypatch, chip):
+    uncompiled.install(monkeypatch)
     on = machine(monkeypatch, chip)
     for function in (contractions.three_loops, contractions.bias_relu, contractions.batched, contractions.general,
                      contractions.stencil):
