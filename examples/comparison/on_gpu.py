@@ -150,6 +150,26 @@ def convolutions(dtype: Any) -> None:
     contest(f"convolution NCHW {dtype}", lambda: nchw(first, others, z), z, {"cuDNN": (peer2, peer2)}, work, 1e-2)
 
 
+# Images, pixels along an edge of the result, channels, outputs; numbers of a window along an edge, pixels between them.
+WINDOWS = [(16, 56, 64, 64, 3, 1), (16, 28, 128, 128, 3, 1), (32, 14, 256, 256, 3, 1), (32, 7, 512, 512, 3, 1),
+           (16, 28, 256, 512, 3, 2), (64, 14, 192, 320, 5, 1), (64, 28, 512, 256, 3, 1), (8, 112, 64, 128, 3, 1),
+           (16, 56, 32, 64, 3, 1), (4, 56, 128, 64, 5, 1), (8, 56, 256, 256, 2, 2), (16, 56, 256, 96, 2, 2),
+           (16, 28, 192, 192, 3, 1), (1, 56, 64, 128, 3, 1), (2, 33, 128, 96, 3, 1), (16, 112, 16, 32, 3, 1)]
+
+
+def windows(n: int, size: int, c: int, o: int, r: int, apart: int) -> None:
+    """A convolution of bf16 as an einsum of windows."""
+    edge = size + (r - 1) * apart
+    x, w = device(n, edge, edge, c, dtype=torch.bfloat16), device(r, r, c, o, dtype=torch.bfloat16) * 0.05
+    y = device(n, size, size, o, dtype=torch.bfloat16)
+    image, row, pixel, _ = x.stride()
+    view = x.as_strided((n, size, size, r, r, c), (image, row, pixel, row * apart, pixel * apart, 1))
+    last, weights = x.permute(0, 3, 1, 2), w.permute(3, 2, 0, 1).contiguous(memory_format=torch.channels_last)
+    peer = Held(lambda: torch.nn.functional.conv2d(last, weights, dilation=apart).permute(0, 2, 3, 1))
+    contest(f"windows {(n, size, c, o, r, apart)}", lambda: tw.einsum("nhwrtc,rtco->nhwo", view, w, out=y), y,
+            {"cuDNN": (peer, peer)}, 2 * y.numel() * c * r**2, 2e-2)
+
+
 def distances() -> None:
     x, y, d = device(4096, 128), device(4096, 128), device(4096, 4096)
     fast = tw.optimize(plain("distances"), x, y, d)
@@ -172,6 +192,8 @@ def recognised() -> Iterator[Call]:
             yield partial(three_loops, n, dtype)
     for dtype in (torch.bfloat16, torch.float32):
         yield partial(convolutions, dtype)
+    for shape in WINDOWS:
+        yield partial(windows, *shape)
     yield distances
     for n in (128, 256):
         yield partial(mttkrp, n)
