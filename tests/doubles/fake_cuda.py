@@ -56,7 +56,8 @@ ENTRIES: dict[str, tuple[tuple[Any, ...], Any]] = {
     "cuStreamGetId": ((POINTER, POINTER), ctypes.c_uint64),
     "cuStreamGetCaptureInfo": ((POINTER,) * 6, None),
     "cuGraphNodeGetType": ((POINTER, POINTER), ctypes.c_int),
-    "cuGraphKernelNodeGetParams": ((POINTER, POINTER), ctypes.c_uint64),
+    "cuGraphKernelNodeGetParams": ((POINTER, POINTER), None),
+    "cuPointerGetAttribute": ((POINTER, ctypes.c_int, ctypes.c_uint64), None),
     "cuMemsetD32Async": ((ctypes.c_uint64, ctypes.c_uint32, ctypes.c_size_t, POINTER), None),
     "cuTensorMapEncodeTiled": ((POINTER, NUMBER, NUMBER, *(POINTER,) * 5, *(NUMBER,) * 4), None),
     "cuTensorMapEncodeIm2col": ((POINTER, NUMBER, NUMBER, *(POINTER,) * 5, NUMBER, NUMBER, POINTER, *(NUMBER,) * 4),
@@ -72,7 +73,7 @@ class FakeDriver(FakeDevice):
         self.attributes = dict(H200)
         self.contexts: list[int] = []  # the calling thread's, the current one last
         self.mode = GLOBAL
-        self.nodes: dict[int, tuple[int, int]] = {}     # of graphs: a kernel's function, and attributes of the launch
+        self.nodes: dict[int, tuple[int, int, Any]] = {}    # of graphs: a function, attributes of the launch, addresses
         self.queues: dict[int, list[Callable[[], None]]] = {}
         self.captures: dict[int, list[Callable[[], None]]] = {}
         self.graphs: dict[int, list[Callable[[], None]]] = {}
@@ -256,7 +257,9 @@ class Functions:
         def work() -> None:
             self.launched(function, args, (gx, gy, gz), stream)
         if int(stream) in self.captures:
-            self.nodes[id(work)] = int(f), how.numAttrs
+            values = (ctypes.c_uint64 * len(args))(*(x if isinstance(value.type, Pointer) else 0
+                                                     for x, (_, value) in zip(args, function.params)))
+            self.nodes[id(work)] = int(f), how.numAttrs, values
         self.give(stream, work)
         return (SUCCESS,)
 
@@ -403,8 +406,19 @@ class Functions:
     def cuGraphNodeGetType(self: Any, node: int) -> Any:
         return real.CUgraphNodeType(node not in self.nodes)
 
-    def cuGraphKernelNodeGetParams(self: Any, node: int) -> int:
-        return int(self.nodes[node][0])
+    def node_params(self: Any, node: int, params: int) -> int:
+        """cuGraphKernelNodeGetParams."""
+        function, _, values = self.nodes[node]
+        self.table = (ctypes.c_uint64 * len(values))(*(ctypes.addressof(values) + 8*i for i in range(len(values))))
+        words = (ctypes.c_uint64 * 9).from_address(params)
+        words[0], words[5] = function, ctypes.addressof(self.table)
+        return 0
+
+    def attribute_of(self: Any, answer: int, which: int, address: int) -> int:
+        """cuPointerGetAttribute."""
+        found = self.memory.find(address)
+        ctypes.c_uint64.from_address(answer).value = bool(found) if which == 10 else found.base if found else 0
+        return 0 if found else int(INVALID)
 
     def cuStreamWaitEvent(self: Any, stream: Any, event: Any, flags: int) -> None:
         before = event.at
@@ -500,6 +514,12 @@ def _argument(fake: FakeDriver, t: Any, at: int) -> Any:
     return np.frombuffer((ctypes.c_uint8 * t.bytes).from_address(at), t.numpy)[0].copy()
 
 
+# Those that answer in other places than one.
+BY_POINTERS: dict[str, Callable[..., int]] = {
+    "cuStreamGetCaptureInfo": Functions.captured, "cuGraphKernelNodeGetParams": Functions.node_params,
+    "cuPointerGetAttribute": Functions.attribute_of}
+
+
 def _entry(fake: FakeDriver, name: str) -> Any:
     """A function at an address, for C to call. An exception cannot pass through C: it is printed, and a status."""
     types, result = ENTRIES[name]
@@ -510,8 +530,8 @@ def _entry(fake: FakeDriver, name: str) -> Any:
         try:
             if name.startswith("cuTensorMapEncode"):
                 return Functions.encoded(fake, *given)
-            if name == "cuStreamGetCaptureInfo":
-                return Functions.captured(fake, *given)
+            if name in BY_POINTERS:
+                return BY_POINTERS[name](fake, *given)
             status, *found = getattr(fake, name)(*given)
         except Exception:
             traceback.print_exc()

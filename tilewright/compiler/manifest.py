@@ -40,6 +40,8 @@ class Entry(NamedTuple):
     dynamic: int                # of them, those that the launch has to ask for; the others are declared in the code
     parameters: tuple[Parameter, ...] = ()
     overlaps: bool = False      # whether it waits for the stream's last kernel by itself, before whose end it may begin
+    early: tuple[str, ...] = ()     # parameters whose memory it reads before that
+    writes: tuple[str, ...] | None = None       # those to whose memory it may write; None: unknown
 
 
 def manifest(function: Function, target: Target, grid: Sequence[int | str] | None = None,
@@ -74,14 +76,30 @@ def manifest(function: Function, target: Target, grid: Sequence[int | str] | Non
     return {"symbol": function.name, "target": target.name, "workgroup": x * y, "shape": [x, y, 1],
             "wave": function.warp, "grid": None if grid is None else [*grid, 1, 1][:3], "arguments": arguments,
             "argument_bytes": end, "shared": function.shared_bytes, "dynamic_shared": function.dynamic_bytes,
-            **({"overlaps": True} if getattr(target, "overlaps", False) else {})} | more
+            **(_overlapping(function) if getattr(target, "overlaps", False) else {})} | more
+
+
+def _overlapping(function: Function) -> dict[str, Any]:
+    """What a launch must know to let the kernel, and the one behind it, begin before another one's end. It writes to
+    memory that parameters point to; where else is unknown if it loads pointers, or has tensor maps and no `early`.
+    """
+    from tilewright.ir.program import Load, Op
+    from tilewright.ir.types import Pointer, TensorMap
+    pointers = [name for name, x in function.params if isinstance(x.type, Pointer)]
+    elsewhere = any(isinstance(x.type, TensorMap) for _, x in function.params) and not function.early
+    loaded = any(isinstance(node.result.type, Pointer) if isinstance(node, Load) else
+                 isinstance(node, Op) and node.operation.name == "pointer" for node in function.walk())
+    early = {"early": [*function.early]} if function.early else {}
+    return {"overlaps": True, **early} | (
+        {} if elsewhere or loaded else {"writes": [name for name in pointers if name not in function.early]})
 
 
 def entry(of: Mapping[str, Any]) -> Entry:
     """A manifest as a record."""
     x, y = of["shape"][:2]
     parameters = tuple(Parameter(p["name"], p["type"], p["offset"], p["size"], _tile(p)) for p in of["arguments"])
-    return Entry(of["symbol"], (x, y), of["shared"], of["dynamic_shared"], parameters, of.get("overlaps", False))
+    return Entry(of["symbol"], (x, y), of["shared"], of["dynamic_shared"], parameters, of.get("overlaps", False),
+                 tuple(of.get("early", ())), tuple(of["writes"]) if "writes" in of else None)
 
 
 def _tile(row: Mapping[str, Any]) -> Tile | None:

@@ -77,6 +77,7 @@ class Kernel(Recording):
     grid, cta_shape, cluster_rank = property(gpu.grid), property(gpu.cta_shape), property(nvidia.cluster_rank)
     smem, smem_bytes = gpu.smem, gpu.smem_bytes
     barrier, warp_barrier, fence_device = gpu.barrier, gpu.warp_barrier, gpu.fence_device
+    last_kernel = gpu.last_kernel
     lane_xor, warp_sum, uniform, mma = gpu.lane_xor, gpu.warp_sum, gpu.uniform, gpu.mma
     exp2_approximate, reciprocal_approximate = gpu.exp2_approximate, gpu.reciprocal_approximate
     role, mbarriers, init_mbarriers = pipelines.role, pipelines.mbarriers, pipelines.init_mbarriers

@@ -51,7 +51,7 @@ def _texts(x: Any, numbers: dict[Any, int]) -> Any:
         yield type(x).__name__
         for field in fields(x):
             value = getattr(x, field.name)
-            if field.name != "fuses" or value:          # an operation that does not is as it is recorded
+            if field.name not in ("fuses", "early") or value:           # without, it is as it is recorded
                 yield from _texts(value, numbers)
     else:
         yield str(x) if hasattr(x, "scalar") else repr(x)

@@ -78,14 +78,20 @@ class _Lowering:
             self.values[value.id] = self.dialect.builtin(self, name, value.type)
         for array, pointer in self.function.arrays.items():
             self.values[pointer.id] = self.array(array)
-        if overlaps:
-            self.dialect.overlap(self)
+        self.overlaps = overlaps
+        if not self.function.early:
+            self.overlap()
         body = self.fn.append_basic_block("body")
         self.b.branch(body)
         self.b.position_at_end(body)
         self.block(self.function.body)
         if not self.b.block.is_terminated:
             self.b.ret_void() if self.function.result is None else self.b.unreachable()
+
+    def overlap(self) -> None:
+        """Wait for the stream's last kernel, where this one may have begun before its end."""
+        if self.overlaps:
+            self.dialect.overlap(self)
 
     @cached_property
     def kinds(self) -> set[str]:

@@ -234,6 +234,7 @@ class Function:
                                                                 # code is made sooner, and is not much worse
     independent: bool = False                                   # it has loops with `rounds`
     fuses: bool = False                                         # it has operations with `fuses`
+    early: tuple[str, ...] = ()     # parameters whose memory is read before the stream's last kernel has ended
     scalar: tuple[str, ...] = ()                                # of these the ones that have not become vector code
     align: int = 1                                              # bytes that divide the addresses of arrays
     programs: bool = False          # a CPU function that is called for each program of a grid: its last six parameters,

@@ -219,7 +219,30 @@ def test_in_a_graph_a_kernel_begins_before_ours_has_ended_where_its_ctas_cannot_
             module.Prepared(loaded(shared), (grid,), args)(stream)
         fake.give(stream.handle, lambda: None)  # another library's
         module.Prepared(loaded(), (1,), args)(stream)
-    assert [attributes for _, attributes in fake.nodes.values()] == [0, 1, 0, 1, 0]
+    assert [attributes for _, attributes, _ in fake.nodes.values()] == [0, 1, 0, 1, 0]
+
+
+def test_weights_are_read_before_our_last_kernel_has_ended_unless_it_may_write_there(fake):
+    """`x` is what the kernel does not wait for; `y` is written."""
+    def kernel(early):
+        k = Kernel(f"adds_{early}", x=ptr(f32), y=ptr(f32), threads=32)
+        x, y = k.args
+        seen = k.load(x) if early else None
+        if early:
+            k.last_kernel("x")
+        k.store(y, k.load(x) if seen is None else seen)
+        return artefact.compiled(k.function, TARGET)
+    early, other = (module.load(code.image).function(code.manifest) for code in map(kernel, (True, False)))
+    stream, (weights, more, out, outs) = module.Stream(), (fake.array(np.zeros(1, np.float32)) for _ in range(4))
+    grid = 9 * stream.device.target.sms                 # they are waited for by nobody
+    given = [(other, more, out), (early, weights, outs), (early, more, weights), (early, weights, out),
+             (early, weights, outs), (other, more, weights), (early, weights, out)]
+    with capture(stream):
+        for function, x, y in given:
+            module.Prepared(function, (grid,), (x, y))(stream)
+    assert [attributes for _, attributes, _ in fake.nodes.values()] == [0, 1, 1, 0, 1, 0, 0]
+    text = kernel(True).text
+    assert text.index("ld.global") < text.index("griddepcontrol.wait") < text.index("st.global")
 
 
 @pytest.mark.parametrize(("target", "waits"), [("sm_89", 0), ("sm_90a", 1)])

@@ -112,6 +112,20 @@ def warp_barrier(k: Kernel) -> None:
     k._effect(WARP_BARRIER)
 
 
+LAST_KERNEL = Operation("last_kernel", lambda low, t: low.overlap(), lambda gang, node: None, "kernels", "effect",
+                        needs="gpu")
+
+
+def last_kernel(k: Kernel, *early: str) -> None:
+    """Wait for the end of the stream's last kernel, before which this one may begin on some targets; a kernel without
+    this does so first of all. Every thread comes here before it writes, or reads what may have been written: anything
+    but the memory of the parameters `early`, of which launches take care.
+
+    Source: PTX ISA, "griddepcontrol"."""
+    k.function.early = tuple(dict.fromkeys((*k.function.early, *early)))
+    k._effect(LAST_KERNEL)
+
+
 # Orders this thread's accesses to global memory for the other CTAs; carries nothing by itself.
 FENCE_DEVICE = Operation("fence_device", by_family(
     nvptx64=calls("llvm.nvvm.membar.gl"), amdgcn=lambda low, t: low.b.fence("seq_cst", low.dialect.scope)),

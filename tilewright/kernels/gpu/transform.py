@@ -149,16 +149,27 @@ class Transform:
     def touch(self, t: Value, THREADS: int, i: Value, COUNT: int, p0: Value, p1: Value) -> Value:
         """All threads load what is read beside COUNT elements from i on and steps p0 to p1 of k, one number of each
         sector where they lie side by side along k: L1 has them then. The largest, for something to depend on."""
-        k, names, kept = self.k, self.names | (needed(self.factor) if self.factor else set()), self.k.variable(i32, 0)
+        k, kept = self.k, self.k.variable(i32, 0)
+        for at in self._sectors(t, THREADS, i, COUNT, p0, p1):
+            touched = k.load(at)
+            bits = k.bits_as(touched, i32) if touched.type.bits == 32 else k.cast(touched, i32)
+            kept.set(k.max(kept.get(), bits))
+        return kept.get()
+
+    def request(self, t: Value, THREADS: int, i: Value, COUNT: Value | int, p1: Value, p0: Value | int = 0) -> None:
+        """All threads ask L2 for the same numbers, which is no access to memory."""
+        for at in self._sectors(t, THREADS, i, COUNT, p0, p1):
+            self.k.prefetch(at, locality=2)
+
+    def _sectors(self, t: Value, THREADS: int, i: Value, COUNT: Value | int, p0: Value | int, p1: Value
+                 ) -> Iterator[Value]:
+        k, names = self.k, self.names | (needed(self.factor) if self.factor else set())
         for x in self.prologue.reads:
             if x.name in names and x.across_k:
                 STEPS = x.group * SECTOR // memory_type(x.format).bytes
                 sectors = k.ceil_div(k.max(p1 - p0, 0), STEPS) if x.along_k else 1
                 with k.loop(sectors*COUNT, start=t, step=THREADS, unroll=False) as number:
-                    touched = k.load(self._at(x, i + number % COUNT, p0 + number // COUNT * STEPS))
-                    bits = k.bits_as(touched, i32) if touched.type.bits == 32 else k.cast(touched, i32)
-                    kept.set(k.max(kept.get(), bits))
-        return kept.get()
+                    yield self._at(x, i + number % COUNT, number // COUNT * STEPS + p0)
 
     def loaded(self, names: Container[str], i: Value, p: Value, COUNT: int) -> Loaded:
         """The numbers of these operands for a vector of COUNT elements that begins with element i at step p of k."""
@@ -168,6 +179,11 @@ class Transform:
     def names(self) -> set[str]:
         """Names of the operands that are read beside elements."""
         return needed(self.inner) | ({self.zero} if self.zero else set())
+
+    @property
+    def parameters(self) -> list[str]:
+        """Parameters of the kernel that are arrays beside the elements."""
+        return [x.parameter for x in self.prologue.reads]
 
     def _load(self, x: Aux, i: Value, p: Value, COUNT: int) -> list[Value]:
         return self._load_from(x, self._at(x, i, p), p, COUNT)

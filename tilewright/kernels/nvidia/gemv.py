@@ -106,7 +106,7 @@ def emit_gemv(shape: GpuShape, plan: NvidiaPlan, ARCH: str = "sm_80", WHEN: str 
     if matrices:
         formats = (s.a, s.b) if COLUMN else (s.b, s.a)
         store(ByMatrices(*part, formats, x, ld_x, count, STAGES,
-                         block*WIDTH - first if STAGES else None).sums())
+                         block*WIDTH - first if STAGES else None, "" if WHEN else "ba"[COLUMN]).sums())
         return k.function
     reading = Reading(*part)
     store(reading.along() if by_k else reading.across())

@@ -30,13 +30,14 @@ APART = 4                       # sums between those of two vectors, which diffe
 @dataclass(frozen=True)
 class ByMatrices(Reading):
     """`x`: the `count` vectors. STAGES: pieces of a warp in flight by cp.async; 0: they are loaded into registers.
-    `shift`: how much later than `first` the elements begin that the CTA stores."""
+    `shift`: how much later than `first` the elements begin that the CTA stores. `early`: see Kernel.last_kernel."""
     formats: tuple[str, str]
     x: Value
     ld_x: Value
     count: Value
     STAGES: int
     shift: Value | None
+    early: str                  # the matrix, if its first copies begin before the stream's last kernel has ended
 
     @property
     def KEPT(self) -> int:
@@ -154,6 +155,10 @@ class ByMatrices(Reading):
             for b in range(BLOCKS):
                 at = copy(at, to + (stage*BLOCKS + b)*UNIT, spans > stage)
             ahead.set(after(ahead.get()))
+        if self.early:                  # the matrix: copies bypass L1, which may have what was there before
+            if self.before:
+                self.before.request(k.thread[0], 32*WARPS, self.first, self.WIDTH, self.p1, self.p0)
+            k.last_kernel(self.early, *(self.before.parameters if self.before else ()))
         touched = self.before.touch(k.thread[0], 32*WARPS, self.first, self.WIDTH, self.p0, self.p1
                                     ) if self.before and self.COUNT == VECTORS else None     # else L1 has no room
         PARTS = max(self.COLUMNS*self.WORDS // MOST_OF_VECTORS, 1)      # of a piece
@@ -170,6 +175,7 @@ class ByMatrices(Reading):
                     rows[x, h] = self._of_rows(b*ROWS, p + h*PIECE)
             of = {h: [next(rows[x, h]), next(rows[x, h])] for h in {h for h, _ in passes[x]}}
             return [of[h] for h, _ in passes[x]]
+
         carried = Carried(k, beside(0, self.p0 + now.get()*SPAN, {}))
         with k.loop(spans, unroll=False) as number:
             p, more, rows = self.p0 + now.get()*SPAN, carried.get(), dict[tuple[int, int], Iterator[Loaded]]()

@@ -109,7 +109,7 @@ def emit_wgmma_gemm(shape: GpuShape, plan: NvidiaPlan, ARCH: str = "sm_90a", WHE
     atom = Wgmma(columns.EXTENT // p.parts, *((s.b, s.a) if p.swap else (s.a, s.b)), p.sums(s),
                  None if by_registers(p, s) else rows.layout, columns.layout)
     k, scalar = _kernel(s, p, a, b, WHEN, GROUPED, GATHERED)
-    gemm = _Gemm.begun(k, arguments(k, WHEN), s, p, a, b, atom, scalar, GROUPED, ARCH)
+    gemm = _Gemm.begun(k, arguments(k, WHEN), s, p, a, b, atom, scalar, WHEN, GROUPED, ARCH)
     with k.role("math", warps=WARPS*p.warpgroups):
         _Math(gemm).run()
     with k.role("loads", warps=WARPS):
@@ -179,10 +179,11 @@ class _Gemm:
     exchange: Exchange | None
     tiles: Tiles
     before: Transform | None        # of the rows of instructions
+    early: bool                     # B is read before the stream's last kernel has ended
 
     @classmethod
     def begun(cls, k: Kernel, g: SimpleNamespace, s: GpuShape, p: NvidiaPlan, a: SmemTile, b: SmemTile, atom: Wgmma,
-              scalar: Type, GROUPED: str, ARCH: str) -> _Gemm:
+              scalar: Type, WHEN: str, GROUPED: str, ARCH: str) -> _Gemm:
         """Shared memory and barriers; `scalar`: the type of sums that CTAs share."""
         t = k.thread[0]
         if GROUPED:
@@ -199,7 +200,10 @@ class _Gemm:
         role = "b" if p.swap else "a"
         before = Transform.from_arguments(k, g, role, s.prologue_of(role), ALONG_K=True, RUN=p.promote or ALL_OF_K,
                                           ARCH=ARCH, PAIRED=True, SCALED=True)
-        return cls(k, g, t, s, p, a, b, atom, a_smem, b_smem, c_smem, ring, turn, exchange, Tiles(k, g, p), before)
+        early = p.swap and p.ctas == s.batch == 1 and bool(s.prologues) and not (
+            p.divided or WHEN or GROUPED or a.IMAGES or b.IMAGES)
+        return cls(k, g, t, s, p, a, b, atom, a_smem, b_smem, c_smem, ring, turn, exchange, Tiles(k, g, p), before,
+                   early)
 
     def load(self) -> None:
         """The role that copies: one of its threads starts all copies."""
@@ -207,6 +211,7 @@ class _Gemm:
         if p.warpgroups in REGISTERS:
             k.registers(REGISTERS[p.warpgroups][1], more=False)
         first_warp = self.t < GROUP*p.warpgroups + k.warp
+        begun = self._early(first_warp) if self.early else None
         # The other warps of the role do not follow: one that falls behind could miss a phase, and wait for ever.
         with tiles.each(here=first_warp) as unit:
             i0, j0, matrix = tiles.place(unit.tile)
@@ -217,7 +222,8 @@ class _Gemm:
                 return () if matrix is None else (k.select(getattr(g, f"stride_{name}") == 0, 0, matrix),)
             windows = {name: wgmma_windows.Windows(k, g, x.ROW, row + x.part(share), unit.first*x.CTA_K, *number(name))
                        for x, name, _, row, share, _ in operands if x.IMAGES}
-            with k.loop(unit.steps, unroll=False) as step:
+            start = 0 if begun is None else k.select(unit.number == 0, begun, 0)
+            with k.loop(unit.steps, start=start, unroll=False) as step:
                 stage = ring.refill(unit.begin + step, self.a.BYTES + self.b.BYTES)
                 blocks = {name: x.blocks(p.cta_k // x.ROW) for name, x in windows.items()}
                 with k.when(k.elect()):
@@ -227,6 +233,34 @@ class _Gemm:
                             for n, (to, place) in enumerate(x.boxes(row, (unit.first + step)*x.CTA_K, share)):
                                 at = blocks[name][n] if x.IMAGES else (*place, *which)
                                 ring.full.load(smem.at(stage, to), getattr(g, name), at, stage, ctas)
+
+    def _early(self, first_warp: Value) -> Value:
+        """Fill the stages for the first time: with B, whose copies begin before the stream's last kernel has ended, and
+        with A. How many stages. Meanwhile the other warps ask L2 for what is beside the elements of B."""
+        k, g, p, tiles = self.k, self.g, self.plan, self.tiles
+        i0, j0, _ = tiles.place(tiles.cluster)
+        if self.before:
+            others = k.max(self.t - (GROUP*p.warpgroups + k.warp), 0)
+            self.before.request(others, GROUP - k.warp, j0, k.select(first_warp, 0, k.min(g.n - j0, p.cta_n)), g.k)
+        steps = k.select(tiles.units > 0, k.min(tiles.steps, p.stages), 0)
+        mine = k.select(first_warp, steps, 0)
+        with k.loop(mine, unroll=False) as step:
+            self._copy("b", self.b, self.b_smem, self.ring.refill(step, self.a.BYTES + self.b.BYTES), j0)
+        self.wait()
+        with k.loop(mine, unroll=False) as step:
+            self._copy("a", self.a, self.a_smem, step, i0)
+        return steps
+
+    def wait(self) -> None:
+        """For the stream's last kernel, which has not written B and what is beside it."""
+        self.k.last_kernel("b", *(self.before.parameters if self.before else ()))
+
+    def _copy(self, name: str, x: SmemTile, smem: Value, stage: Value, row: Value) -> None:
+        """Start the copies of an operand's tile for the stage of this number, the first time."""
+        k = self.k
+        with k.when(k.elect()):
+            for to, place in x.boxes(row, stage*x.CTA_K, k.constant(i32, 0)):
+                self.ring.full.load(smem.at(stage, to), getattr(self.g, name), place, stage)
 
 
 class _Math:
@@ -256,6 +290,8 @@ class _Math:
         """Tile after tile of C."""
         gemm, k, p, products, turns = self.gemm, self.k, self.plan, self.products, self.turns
         tiles = gemm.tiles
+        if gemm.early:
+            gemm.wait()
         with tiles.each(turns.mine if turns else 0, p.turns) as unit:
             if turns:
                 turns.wait()

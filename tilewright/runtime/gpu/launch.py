@@ -121,6 +121,7 @@ class Function:
         """`described`: its manifest, see compiler/manifest.py."""
         self.module, self.device, entry = module, module.device, manifest.entry(described)
         self.name, self.threads, self.dynamic, self.overlaps = entry.name, entry.threads, entry.dynamic, entry.overlaps
+        self.early, self.writes = entry.early, entry.writes
         self.manifest = dict(described)
         self.parameters = tuple(Parameter(*p) for p in entry.parameters)
         with self.device.current(), self.library.unrecorded():
