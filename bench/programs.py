@@ -332,7 +332,7 @@ def int4_stack(w: Tensor) -> tw.Scaled:
     """Weights [experts, n, k] as int4 with groups of 128; w becomes these numbers."""
     q = twt.quantization.quantize(w.flatten(0, 1), "i4", 128)
     elements, scales, zeros = (q[part] for part in ("elements", "scales", "zeros"))
-    w.copy_(twt.quantization.dequantize(elements, scales, zeros, "i4", 128, 1.0, w.shape[-1]).view(w.shape))
+    w.copy_(twt.quantization.dequantize(elements, scales, zeros, None, "i4", 128, 1.0, w.shape[-1]).view(w.shape))
     return tw.Scaled(*(part.view(*w.shape[:2], -1) for part in (elements, scales)), None, 128,
                      Nibbles("i4", -1, w.shape[-1]))
 
