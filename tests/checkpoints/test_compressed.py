@@ -1,5 +1,7 @@
 """Layers that compressed-tensors has packed, whose numbers are those that it unpacks."""
 
+from importlib.util import find_spec
+
 import numpy as np
 import pytest
 
@@ -7,11 +9,9 @@ from tilewright import checkpoints
 from tilewright.checkpoints import safetensors
 
 torch = pytest.importorskip("torch", reason="torch is not installed, which compressed-tensors needs")
-pytest.importorskip("compressed_tensors", reason="compressed-tensors is not installed")
 tensors_of = pytest.importorskip("tilewright.api.tensors")
-
-from compressed_tensors.compressors import BaseCompressor  # noqa: E402
-from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme  # noqa: E402
+if find_spec("compressed_tensors") is None:         # whose import takes as long as the collection of all tests
+    pytest.skip("compressed-tensors is not installed", allow_module_level=True)
 
 N, K = 32, 128
 INT = {"type": "int", "symmetric": True}
@@ -20,6 +20,8 @@ FLOAT = {"num_bits": 8, "type": "float", "symmetric": True}
 
 def packed(format, args, dtype, scale_shape, tmp_path, order=None, **more):
     """(what tilewright reads, what compressed-tensors does) of a layer that it has packed."""
+    from compressed_tensors.compressors import BaseCompressor
+    from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
     torch.manual_seed(0)
     scheme = QuantizationScheme(targets=["Linear"], weights=QuantizationArgs(**args))
     scales = (torch.rand(scale_shape) / 8 + 0.01).to(dtype)
