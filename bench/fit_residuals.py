@@ -1,11 +1,12 @@
 """Fits the trees of plans/wgmma_residuals.py to measured times of plans: what wgmma_model.py leaves unexplained.
 
-    python bench/fit_residuals.py TIMES... [--chip h200] [--trees 28] [--leaves 24] [--into TABLE]
+    python bench/fit_residuals.py TIMES... [--recent TIMES...] [--chip h200] [--trees 40] [--leaves 24] [--into TABLE]
 
-TIMES are files that bench/plan_times.py measure wrote (.jsonl, or .jsonl.xz). Of a shape those plans count that take at
-most NEAR of the time of the best one, those near it the most, and relative to each other: the trees choose between
-plans, and leave a shape's mean to the model. First a fifth of the shapes is held back: it prints how fast the picks are
-of the best measured plan, without the trees and with them. Then trees are fitted to all shapes, and written.
+TIMES are files that bench/plan_times.py measure wrote (.jsonl, or .jsonl.xz), of which the --recent ones, of kernels as
+they are now, count RECENT times. Of a shape those plans count that take at most NEAR of the time of the best one, those
+near it the most, and relative to each other: the trees choose between plans, and leave a shape's mean to the model.
+First a fifth of the shapes is held back: it prints how fast the picks are of the best measured plan, without the trees
+and with them. Then trees are fitted to all shapes, and written.
 """
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ from tilewright.targets import target
 NEAR, STEEP = 1.6, 3.0          # times of the best plan's; a plan's weight is its time's of the best to this power
 LEAST, BINS, RATE, SHARE = 30, 24, 0.2, 0.7     # plans of a leaf; thresholds of a value; of a tree's values that are
 #                                                 added; of the values that a tree may ask about
-HELD_BACK = 5
+HELD_BACK, RECENT = 5, 6.0
 
 
 class Times(NamedTuple):
@@ -48,19 +49,20 @@ class Times(NamedTuple):
         return Times(*(x[chosen] for x in self))
 
 
-def read(files: list[Path], chip: Any) -> tuple[Times, list[str], list[bool]]:
+def read(files: list[Path], recent: list[Path], chip: Any) -> tuple[Times, list[str], list[bool]]:
     """The times, the format of each shape, and whether it is held back."""
     rows: list[tuple[Any, ...]] = []
     formats: list[str] = []
     held = []
-    for case in fit_costs.read(files, chip, ["bf16", "f16", "e4m3fn"]):
+    for case, times in [(x, times) for some, times in ((files, 1.0), (recent, RECENT))
+                        for x in fit_costs.read(some, chip, ["bf16", "f16", "e4m3fn"])]:
         plans = [(p, us) for p, us in case.plans if p.algorithm == "wgmma" and us <= case.best + math.log(NEAR)]
         if len(plans) > 2:
             weights = [math.exp(STEEP*(case.best - us)) for _, us in plans]
             for (plan, us), weight in zip(plans, weights):
-                cost = wgmma_model.cost(case.shape, plan, chip)
+                cost, share = wgmma_model.cost(case.shape, plan, chip), times*weight / sum(weights)
                 if cost.values:
-                    rows.append((cost.values, us, math.log(1e6*cost.seconds), len(formats), weight / sum(weights)))
+                    rows.append((cost.values, us, math.log(1e6*cost.seconds), len(formats), share))
             formats.append(case.format)
             s = case.shape                      # which several files may have
             held.append(crc32(f"{case.format} {s.layout} {s.m} {s.n} {s.k}".encode()) % HELD_BACK == 0)
@@ -144,8 +146,9 @@ def picked(t: Times, formats: Sequence[str], logs: Any) -> dict[str, str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("times", nargs="+", type=Path)
+    parser.add_argument("--recent", nargs="*", type=Path, default=[])
     parser.add_argument("--chip", default="h200")
-    parser.add_argument("--trees", type=int, default=28)
+    parser.add_argument("--trees", type=int, default=40)
     parser.add_argument("--leaves", type=int, default=24)
     parser.add_argument("--into", type=Path, default=wgmma_residuals.TREES)
     parser.add_argument("--bandwidth", type=float, default=4.814304e12, help="bytes per second, as the driver says")
@@ -153,7 +156,7 @@ def main() -> None:
     chip = dataclasses.replace(target(x.chip), bandwidth=x.bandwidth)
     known = wgmma_residuals.trees()
     known.clear()
-    t, formats, back = read(x.times, chip)
+    t, formats, back = read(x.times, x.recent, chip)
     held = np.array(back)[t.case]
     known += fitted(t.among(~held), x.trees, x.leaves)
     out = t.among(held)

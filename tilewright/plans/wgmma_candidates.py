@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 Tile = tuple[int, int, int, bool, bool]         # cta_m, cta_n, warpgroups, pingpong, swap
 
 # Of wgmma: (CTA's tile, warpgroups that multiply), the largest first; tiles of two warpgroups in turns; clusters.
-WARPGROUP = (((128, 256), 2), ((256, 128), 2), ((192, 128), 3), ((128, 192), 2), ((256, 64), 2), ((64, 256), 1),
-             ((128, 128), 2), ((64, 192), 1), ((128, 64), 2), ((64, 128), 1), ((64, 64), 1), ((64, 32), 1))
+WARPGROUP = (((192, 192), 3), ((128, 256), 2), ((256, 128), 2), ((192, 128), 3), ((128, 192), 2),
+             ((256, 64), 2), ((64, 256), 1), ((128, 128), 2), ((64, 192), 1), ((128, 64), 2), ((64, 128), 1),
+             ((64, 64), 1), ((64, 32), 1))
 OF_FP8 = ((128, 160), 2),        # besides, where sums and promoted sums share the registers
 # Of tf32 whose rows are contiguous: rows of instructions by columns. In turns nothing hides loads of fragments: 0.8.
 OF_STRIDED = ((256, 128), 2), ((128, 128), 1), ((128, 64), 1), ((128, 32), 1)
@@ -30,6 +31,7 @@ OF_F16 = ((256, 256), 2),       # besides, where sums are f16
 # Besides, with widths that fit the shape: rows and warpgroups; parts of n, units of columns (with swap of rows), the
 # widest.
 FITTED, PARTS_OF_N, WIDTHS, MOST_WIDE = ((64, 1), (128, 2), (192, 3)), (1, 2, 3), (16, 8), 256
+LARGE, WIDE = (256, 2), (128, 160)          # of such rows and warpgroups, widths between these: of more some spill
 DEEP = (64, 64), (64, 32)       # with twice as much of k, which is 8 % faster
 # With a prologue: parts of the columns of instructions, and widths of many; steps of k of tiles at most so wide.
 PARTS_DECODED, WIDTHS_DECODED, DEEP_DECODED, WIDE_DECODED = (1, 2, 3, 4), (64, 128, 192, 256), 128, 128
@@ -38,8 +40,8 @@ TURNS = (128, 192), (64, 256), (128, 128), (64, 192), (128, 64), (64, 128)
 CLUSTERS = (2, 1), (1, 2), (1, 1)
 LARGE_CLUSTERS = (4, 1), (1, 4), (2, 4), (4, 2)         # besides, where each CTA has one tile; of three warpgroups the
 #                                                         last two take 1.1 to 1.4 of the expected time
-# Tiles that two CTAs of a cluster share by k, where there are few; one warpgroup takes up to 1.5 of the expected time.
-ALONG_K = ((128, 64), 2), ((128, 96), 2), ((128, 128), 2)
+# Tiles that two CTAs of a cluster share by k, where there are few; others of one warpgroup take up to 1.5 of the time.
+ALONG_K = ((128, 64), 2), ((128, 96), 2), ((128, 128), 2), ((64, 64), 1)
 MOST_ROUNDS = 4         # of tiles, of whose last one parts of k are worth a look
 GROUPS = 8, 4, 16, 2, 32, 1     # rows of clusters' tiles that are taken together
 FEWEST_STAGES, DEEPEST_STAGES = 3, 8
@@ -138,6 +140,12 @@ def _fitted(shape: GpuShape, target: GpuTarget, turns: bool) -> Iterator[Tile]:
                 yield *tile, warpgroups, False, swap
                 if turns and high == GROUP_ROWS and count*ceil(columns / width) > target.sms:
                     yield *tile, 2, True, swap
+        if turns and not swap:                      # with swap some spill
+            (high, warpgroups), (least, most) = LARGE, WIDE
+            across = [*range(ceil(columns / most), columns // least + 1)]
+            for width in sorted({ceil(columns / x / unit)*unit for x in across}):
+                if least < width and 2*ceil(rows / high)*ceil(columns / width)*shape.batch > target.sms:
+                    yield high, width, warpgroups, False, False
 
 
 def _that_fits(plan: NvidiaPlan, fewest: int, shape: GpuShape, target: GpuTarget) -> NvidiaPlan:

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 # What plans by wgmma do not have.
 UNUSED = ("copy", "async"), ("vector", 1), ("slices", 1)
 # Of wgmma: rows of an instruction, bytes of a row in shared memory (at least, of C at least, and at most), rows after
-# which its swizzle repeats, extents of a TMA box. C goes through 4096 bytes of each warp. One warpgroup more copies.
-GROUP_ROWS, NARROWEST, NARROWEST_C, SWIZZLED, REPEAT, BOX, STAGED_C, GROUP = 64, 64, 32, 128, 8, 256, 4096, 128
+# which its swizzle repeats, extents of a TMA box. C goes through a buffer of so many bytes of each warp, or two where a
+# tile has no more numbers than these: of a larger one a fourth stage fits instead. One warpgroup more copies.
+GROUP_ROWS, NARROWEST, NARROWEST_C, SWIZZLED, REPEAT, BOX, STAGED_C, GROUP = 64, 64, 32, 128, 8, 256, 2048, 128
+TWICE_STAGED = 128*256
 REPEAT_C = 256          # bytes after which the swizzle of the NARROWEST_C bytes of a row of C repeats, with swap
 GROUP_REGISTERS = {1: 240, 2: 232, 3: 160}      # of a thread that multiplies, by the number of warpgroups
 BESIDE = 26             # registers that NVIDIA's assembler wants beside the sums of one instruction, of equal shares
@@ -87,7 +89,9 @@ def staged(p: NvidiaPlan) -> int:
     """Bytes of shared memory through which a warp's part of C goes to a tensor map; 0: its lanes store C."""
     if p.store != "tma":
         return 0
-    return ceil(p.cta_m*NARROWEST_C / REPEAT_C) * REPEAT_C if p.swap else STAGED_C
+    if p.swap:
+        return ceil(p.cta_m*NARROWEST_C / REPEAT_C) * REPEAT_C
+    return STAGED_C * (1 + (p.cta_m*p.cta_n <= TWICE_STAGED))
 
 
 def strided(p: NvidiaPlan, shape: GpuShape) -> bool:

@@ -180,13 +180,14 @@ class Blocks(Protocol):
 
 @dataclass(frozen=True)
 class Copied:
-    """C by way of shared memory and a tensor map: a warp writes blocks of 16 rows of ROW bytes to two buffers in turn,
+    """C by way of shared memory and a tensor map: a warp writes blocks of 16 rows of ROW bytes to its buffers in turn,
     swizzled, and its first thread has each copied to C while the next one is written, or the next tile multiplied. The
     edges of C are the map's.
 
     ROW         a swizzle: `row` of the tile's rows
-    smem        of the warp, SIZE bytes at a multiple of 1024
+    smem        of the warp, BUFFERS times SIZE bytes at a multiple of 1024
     matrix      of a batch
+    BUFFERS     1 or 2
     """
     k: Kernel
     ROW: int
@@ -194,9 +195,10 @@ class Copied:
     smem: Value
     lane: Value
     matrix: Value | None
+    BUFFERS: int
 
     ROWS, SWIZZLES = 16, (128, 64, 32)
-    SIZE = 2*ROWS*SWIZZLES[0]
+    SIZE = ROWS*SWIZZLES[0]
 
     @classmethod
     def row(cls, BYTES: int) -> int:
@@ -244,9 +246,9 @@ class Copied:
         come of those columns of block i of the sums."""
         k, T, lane = self.k, out.c.type.element, self.lane
         WIDTH = self.ROW // T.bytes * out.EACH
-        buffer = self.smem + number % 2 * (self.SIZE // 2)
+        buffer = self.smem + number % self.BUFFERS * self.SIZE
         # The copy before the last had this buffer; the first block's had the last of a tile with an odd number of them.
-        last = COUNT % 2 == 1 and (not isinstance(number, int) or number == 0)
+        last = self.BUFFERS == 1 or (COUNT % 2 == 1 and (not isinstance(number, int) or number == 0))
         with k.when(lane == 0):
             k.bulk_wait(int(not last), read=True)
         k.warp_barrier()

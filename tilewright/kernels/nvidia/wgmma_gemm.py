@@ -361,4 +361,5 @@ class _Math:
         p, g, smem = self.plan, self.gemm.g, self.gemm.c_smem
         assert smem is not None
         where = g.c_map, smem.at(self.warp, 0), self.t % 32, g.matrix
-        return TransposedCopy(self.k, p.cta_m, *where) if p.swap else Copied(self.k, _row(self.gemm.shape, p), *where)
+        return TransposedCopy(self.k, p.cta_m, *where) if p.swap else Copied(
+            self.k, _row(self.gemm.shape, p), *where, staged(p) // Copied.SIZE)
