@@ -38,7 +38,7 @@ PARTS = {
 HEAD = f"""# Reference
 
 The public names of `tilewright`, made from their docstrings (`help(tilewright.matmul)` shows the same text). Number
-formats are functions of `tilewright.formats`, described in [formats.md](formats.md); what kernels are written with is
+formats are functions of `tilewright.formats`, described in [formats.md](formats.md); the language for kernels is
 in [write-your-own-kernel.md](write-your-own-kernel.md); operators and layers for torch are in [torch.md](torch.md).
 
 All examples run after these lines:

@@ -156,7 +156,7 @@ class Attention:
     page            keys in a page of a paged cache; 0: it is not paged
     factors         q, k and v have a factor for each head of each sequence
 
-    Its text is q's shape and formats, and a word for what is not usual: "1x32x4096x128 bf16 kv_heads=8 causal".
+    Its text is q's shape and formats, and a word for each unusual value: "1x32x4096x128 bf16 kv_heads=8 causal".
     ValueError for sizes below 0, formats that there are not, and heads that are no multiple of kv_heads.
     """
     sequences: int
@@ -240,14 +240,14 @@ class Attention:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The fields that are not usual, by name: what JSON can say, and Attention takes again."""
+        """The fields whose values are not the usual ones, by name, for JSON; Attention takes them as arguments."""
         usual = Attention(self.sequences, self.heads, self.kv_heads, self.queries, self.keys, self.size, q=self.q)
         return {name: x for name, x in vars(self).items() if name in REQUIRED or x != getattr(usual, name)}
 
     @property
     def band(self) -> str:
-        """Which keys a query sees: "", all; "causal", those up to its position and `after` it; "window", from `before`
-        its position on, too."""
+        """The keys that a query sees: "" all; "causal" keys up to its position plus `after`; "window" only keys from
+        its position minus `before` on, too."""
         return "window" if self.before is not None else "causal" if self.after is not None else ""
 
     @property
@@ -262,7 +262,7 @@ class Attention:
 
     @property
     def function(self) -> Score | None:
-        """The score function, soft cap included; None: scores stay as they are."""
+        """The score function, including the soft cap; None if scores are not changed."""
         return score_of(self.score) if self.score else None
 
     def seen(self, queries: int, keys: int) -> int:
@@ -274,7 +274,7 @@ class Attention:
 
     @property
     def pairs(self) -> int:
-        """Pairs of a query and a key that it sees, of all heads; as if each sequence had all `queries` and `keys`."""
+        """The number of pairs of a query and a key that it sees, over all heads, if each sequence is of full length."""
         return self.seen(self.queries, self.keys) * self.heads * (1 if self.ragged else self.sequences)
 
     @property

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def plan(problem: Gemm | Attention, target: Any = None, threads: int | None = None, algorithm: str | None = None, *,
          deterministic: bool = False, batch_invariant: bool = False) -> Any:
     """The plan that tilewright.matmul runs for contiguous operands: a CpuPlan, or for a GPU's target a NvidiaPlan or
-    AmdPlan; of a tilewright.Attention that of tilewright.attention. It is the fastest that `tune` measured, or else the
-    fastest that the model predicts.
+    AmdPlan; for a tilewright.Attention the plan of tilewright.attention. It is the fastest that `tune` measured,
+    or else the fastest that the model predicts.
 
     target      a record, or the name of one: "x86-avx2", "sm_90a", "gfx950"; by default this machine's processor
     threads     on a CPU; by default as many as matmul uses, or the number of cores if the target is another CPU

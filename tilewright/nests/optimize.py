@@ -57,8 +57,8 @@ def optimize(f: Callable[..., Any] | Loops | Function, *args: Any, grid: int | S
     progress    True: a bar on standard error while schedules are timed
     temporary   names of arrays that nobody reads afterwards, as scores S of softmax(Q K^T) V (docs/attention.md)
 
-    Contractions become tilewright.matmul, contract and einsum with what comes before and after them as functions of
-    operands and epilogues, on the CPU or GPU that has the arrays. What they compute is compared with the loops on small
+    Contractions become tilewright.matmul, contract and einsum; the statements before and after them become prologues
+    and epilogues, on the CPU or GPU that has the arrays. Their results are compared with the loops' on small
     arrays of whole numbers here. Sums are added up in the planner's order and format, so that floats differ from those
     of the loops by rounding; where conditions cut a sum, operands are padded with zeros, and zero times infinity or NaN
     is NaN. Other loops get the fastest schedule of those that rules find (docs/loops.md); it is kept with the results
@@ -165,7 +165,7 @@ class Fused(Step):
 
 class Optimized:
     """A function's loops as calls, for arguments of given shapes and strides: `optimized(*args)` computes what the
-    function does. `print` says what was recognised, how it is computed, and why what remains loops does."""
+    function does. `print` says which products were recognised, how they are computed, and why other loops remain."""
 
     def __init__(self, nest: LoopNest, given: Given, target: Any = None, block: int = BLOCK, without: str = "",
                  temporary: tuple[str, ...] = ()) -> None:

@@ -40,9 +40,9 @@ def target(name: Target | str) -> Any:
     the record of sm_89, whose code they run, with numbers of their own.
 
     The record of an instruction set has this machine's caches and cores if this machine has that instruction set's
-    family; otherwise, and for a CPU by the name of its chip, those of a well-known chip with one core. That of a GPU's
-    architecture has the numbers of a well-known chip. `.runnable` says whether this machine can run it. A record is
-    returned as it is. ValueError for any other name, TypeError for other types.
+    family. Otherwise it has those of a well-known chip with one core, and so has the record of a CPU named by its chip.
+    The record of a GPU's architecture has the numbers of a well-known chip. `.runnable` says whether this machine can
+    run the target. A record is returned unchanged. ValueError for any other name, TypeError for other types.
     """
     if isinstance(name, Target):
         return name

@@ -149,11 +149,11 @@ class Schedule:
         return self._then("bind", {**(places or {}), **named})
 
     def lanes(self, threads: int = 32) -> Schedule:
-        """Have threads side by side share the rounds of all loops inside of those that are bound to CTAs and, of 32
-        lanes, to thread.y. Each has every so manieth round; sums over a loop are computed in parts, which the threads
-        exchange, so that scalars are the same in all of them: rows that carry a sum, such as a softmax's, or a running
-        sum, or look for the largest number and its index. It must be the last operation of a schedule; sums are added
-        up in another order."""
+        """Divide the iterations of all loops inside those bound to CTAs (and, with 32 lanes, to thread.y) among
+        neighbouring threads: with n threads each executes every n-th iteration. For sums over a loop each thread
+        computes a part, and the threads exchange the parts, so that all have the result. It is for loops over rows that
+        compute a sum (softmax), a running sum, or the largest number and its index. It must be the last operation of a
+        schedule; sums are added up in another order."""
         return self._then("lanes", threads)
 
     def pipeline(self, loop: str, stages: int = 2, *, by: str = "async") -> Schedule:
@@ -246,7 +246,7 @@ class Checked(NamedTuple):
 
 
 def schedule(f: Callable[..., Any], *args: Any) -> Schedule:
-    """How the loops of f run, to be changed by operations that keep what they compute.
+    """The order and form in which the loops of f run; operations change it without changing the results.
 
         def multiply(A, B, C):
             for i in range(A.shape[0]):
