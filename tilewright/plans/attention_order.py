@@ -21,7 +21,7 @@ def section(p: Attention, pairs: int, rows: int, ctas: int) -> int:
         return 1
     lengths = _lengths(p, rows)
     each = p.keys * (p.size + p.value_size) * (1 if p.kv == "e4m3fn" else 2) * p.sequences*p.kv_heads / pairs
-    most = int(max(min(SECTION_BYTES // max(each, 1), pairs), 1))
+    most = int(max(min(SECTION_BYTES // each, pairs), 1))
     tried = np.unique(np.linspace(1, most, min(np.clip(LOOKED_AT // (rows*pairs), *TRIED), most)).astype(int))
     least, best = min((_busiest(lengths, pairs, int(n), ctas), -int(n)) for n in tried)
     return -best if least < IDLE * lengths.sum() * pairs / ctas else pairs
