@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from tilewright import forks, formats
+from tilewright import forks, formats, targets
 from tilewright.api import dispatch, host, scaled
 from tilewright.expressions.function import Epilogue
 from tilewright.expressions.semiring import Semiring
 from tilewright.formats.table import NARROW
-from tilewright.plans import prologues as plans
+from tilewright.plans import few_rows, prologues as plans
 from tilewright.plans.invariant import sizes as sizes_of
 from tilewright.rules import arguments, fusing, numpy_products, prologues, scaling, shapes
 from tilewright.rules.arguments import Array
@@ -116,8 +116,10 @@ def _taken(p: Product, prepared: Mapping[str, Prepared], invariant: str) -> list
     sizes = m, n, k, p.a.dtype == p.b.dtype or bool(prepared)
     a, b = (prepared[role].prologue.text if role in prepared else "" for role in "ab")
     if plans.read_once(a, b, m, n, fusing.name_of(p.sums)):
-        return [program.converted(x, x.dtype.newbyteorder("=") if role in prepared else p.sums)
-                for role, x in zip("ab", (p.a, p.b))]
+        # kernels for weights take rows of bf16, where there are instructions for them
+        rows = plans.weights(a or b) and any(map(targets.detect().has, few_rows.NEEDS.values()))
+        return [program.converted(x, x.dtype.newbyteorder("=") if role in prepared or (
+            rows and fusing.name_of(x.dtype) == "bf16") else p.sums) for role, x in zip("ab", (p.a, p.b))]
     return [program.converted(x, x.dtype.newbyteorder("=") if role in prepared else
                               host.taken_dtype(x, p.sums, *sizes)) for role, x in zip("ab", (p.a, p.b))]
 
