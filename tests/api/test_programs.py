@@ -180,3 +180,15 @@ def test_prologues_of_large_products(monkeypatch: pytest.MonkeyPatch, which: str
         found, wanted = call()
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5 * abs(wanted).max())
     assert len(ways) == 1
+
+
+@pytest.mark.parametrize("columns", [False, True])
+def test_few_rows_with_an_epilogue_are_one_job(columns: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(4)
+    b, bias = ints(rng, 1024, 1024, dtype=BF16), ints(rng, 1024)
+    b = b.T if columns else b
+    for call in range(3):
+        x = ints(rng, 3, 1024)
+        np.testing.assert_array_equal(matmul(x, b, epilogue=add, operands={"bias": bias}), x @ b.astype("f4") + bias)
+        if not call:
+            monkeypatch.setattr(fusion, "_by_way", None)        # later calls go another way

@@ -295,7 +295,7 @@ def run(recipe: Recipe, swapped: bool, a: Array, b: Array, c: Array, alpha: floa
     """One product, or a batch of them along a leading axis; what Recipe.run says."""
     if not recipe.takes_c:
         return _through_temporary(recipe, swapped, a, b, c, alpha, beta, beside)
-    if recipe.rows and c.itemsize != 4 and recipe.finish is None:       # else it rounds them itself
+    if recipe.rows and not recipe.rounds(c):
         return _rounded(recipe, swapped, a, b, c, alpha, beta, beside)
     x, y = (b.swapaxes(-1, -2), a.swapaxes(-1, -2)) if swapped else (a, b)
     if recipe.rows and recipe.plan.algorithm == "stream":
@@ -313,6 +313,11 @@ def run(recipe: Recipe, swapped: bool, a: Array, b: Array, c: Array, alpha: floa
         return special
     batches.run(recipe, c.shape[0], steps, *at, alpha, beta, beside)
     return False
+
+
+def few(recipe: Recipe, x: Array, y: Array) -> Array:
+    """The operand of few rows, as they lie along k."""
+    return x if recipe.plan.algorithm == "stream" else y.swapaxes(-1, -2)
 
 
 def _read(recipe: Recipe, x: Array) -> Array:

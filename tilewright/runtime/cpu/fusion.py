@@ -165,11 +165,12 @@ def _note(recorder: program.Recorder, of: ways.Sums, results: list[Array | None]
     way, stored = ways.way_for(of, results, operands, epilogue), [x for x in results if x is not None]
     recipe, arrays = way.recipe, [*stored, *reduced, *(y for x in prologues.values() for y in x.arrays)]
     after = way.after or len(results) > 1 or reduced
-    alone = recipe is not None and recipe.takes_c and not (recipe.rows or after)
+    x, y = (of.b.swapaxes(-1, -2), of.a.swapaxes(-1, -2)) if way.swapped else (of.a, of.b)
+    alone = recipe is not None and recipe.takes_c and not after and (not recipe.rows or (recipe.rounds(stored[0]) and
+                                                                     recipe.reads(engine.few(recipe, x, y))))
     many = of.a.ndim == 3 or bool(of.counts)
     if recipe is not None and alone and not (recipe.plan.copy and of.a.ndim == 3) and not (
             prologues and (many or recipe.plan.copy)):
-        x, y = (of.b.swapaxes(-1, -2), of.a.swapaxes(-1, -2)) if way.swapped else (of.a, of.b)
         c = ways.as_matrix(of, stored[0])
         rows: dict[str, Any] = {"operands": [entry(host, z, way.exchanged)[1:] for z in operands]} if operands else {}
         for role, each in prologues.items():

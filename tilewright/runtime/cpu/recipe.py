@@ -113,6 +113,10 @@ class Recipe:
         """Whether few rows lie as the recipe reads them."""
         return bool(x.dtype == self.rows_dtype and x.flags.c_contiguous)
 
+    def rounds(self, c: Any) -> bool:
+        """Whether it stores few rows' sums in C as they are, or rounds them in its pass."""
+        return c.itemsize == 4 or self.finish is not None
+
     def _driver(self, extended: CpuTarget) -> tuple[int, int]:
         """Address of the loops around the kernels, and words for rows that each thread rearranges. `extended`: the
         target, for code that uses its extensions."""
