@@ -89,6 +89,14 @@ def test_formats(formats, options):
     run(130, A=A, B=B, OUT=OUT, SUMS=SUMS, **{"n": 67, "k": 72} | options)
 
 
+@pytest.mark.parametrize("options", [
+    {"CTA_M": 192, "CTA_N": 192, "WARPGROUPS": 3, "OUT": "bf16", "m": 200, "n": 230},
+    {"CTA_M": 256, "CTA_N": 160, "WARPGROUPS": 2, "m": 260, "n": 170},
+])
+def test_large_tiles_store_c_by_one_buffer(options):
+    run(clusters=1, COPIED=True, **{"k": 72} | options)
+
+
 STRIDED = {"A": "tf32", "CTA_K": 32, "COPIED": False, "k": 104}
 
 
