@@ -353,7 +353,7 @@ def test_what_was_disturbed_is_not_stored(monkeypatch):
 def fake(monkeypatch):
     found = fake_cuda.install(monkeypatch)
     monkeypatch.setitem(sys.modules, "cupy", cupy(found))
-    return in_this_process(monkeypatch, found)
+    return in_this_process(monkeypatch, found, code=True)
 
 
 def emit_named(BLOCK=64, warp=32):
