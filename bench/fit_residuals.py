@@ -2,11 +2,12 @@
 
     python bench/fit_residuals.py TIMES... [--recent TIMES...] [--chip h200] [--trees 40] [--leaves 24] [--into TABLE]
 
-TIMES are files that bench/plan_times.py measure wrote (.jsonl, or .jsonl.xz), of which the --recent ones, of kernels as
-they are now, count RECENT times. Of a shape those plans count that take at most NEAR of the time of the best one, those
-near it the most, and relative to each other: the trees choose between plans, and leave a shape's mean to the model.
-First a fifth of the shapes is held back: it prints how fast the picks are of the best measured plan, without the trees
-and with them. Then trees are fitted to all shapes, and written.
+TIMES are files that `bench/plan_times.py measure` wrote (.jsonl, or .jsonl.xz). Files of today's kernels are given by
+--recent, and each of their times counts RECENT times. For each shape, plans that take at most NEAR of the best plan's
+time count, plans close to the best one most. Their times count relative to each other: the trees choose between plans,
+and leave a shape's mean time to the model. A first fit holds back a fifth of the shapes and prints, for these, the rate
+of the picks relative to the best measured plan, without the trees and with them. Then trees are fitted to all shapes,
+and written.
 """
 from __future__ import annotations
 
