@@ -77,8 +77,8 @@ def traced(function: Callable[..., Any], kinds: tuple[tuple[str, str], ...], sof
     @wraps(function)
     def whole(score: Any, i: Any, j: Any, head: Any, **arrays: Any) -> Any:
         capped = functions.tanh(score * (1.0 / softcap)) * softcap if softcap else score
-        found = function(capped, i, j, head, **arrays)
-        return found * 1.0 if getattr(found, "kind", "float") != "float" or isinstance(found, (bool, int)) else found
+        value = function(capped, i, j, head, **arrays)
+        return value * 1.0 if getattr(value, "kind", "float") != "float" or isinstance(value, (bool, int)) else value
     expression = trace(whole, {**SCORE, **dict(kinds)}, "bias", len(SCORE))
     if len(expression.results) != 1 or expression.results[0].reduced:
         raise TypeError("bias must return one number, the score, computed from (score, i, j, head)")

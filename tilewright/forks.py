@@ -63,26 +63,26 @@ def hold(lock: Any) -> None:
 
 def looked_up(table: dict[Any, Any], key: Any, make: Callable[[], Any], most: int = MOST) -> Any:
     """What a table has for a key. What it lacks is made, and kept unless it is None; a full table begins anew."""
-    found = table.get(key)
-    if found is None:
+    entry = table.get(key)
+    if entry is None:
         with building:
-            found = table.get(key)
-            if found is None:
-                found = make()
+            entry = table.get(key)
+            if entry is None:
+                entry = make()
                 if len(table) >= most:
                     table.clear()
-                if found is not None:
-                    table[key] = found
-    return found
+                if entry is not None:
+                    table[key] = entry
+    return entry
 
 
 def imported(name: str) -> Any:
     """The module of this name, imported by the first call that needs it."""
-    found = sys.modules.get(name)
-    if found is None or getattr(found.__spec__, "_initializing", False):
+    module = sys.modules.get(name)
+    if module is None or getattr(module.__spec__, "_initializing", False):
         with building:
-            found = import_module(name)
-    return found
+            module = import_module(name)
+    return module
 
 
 def _before() -> None:

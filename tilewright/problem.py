@@ -150,8 +150,8 @@ class Gemm:
             raise ValueError(f"the epilogue of {self.a} by {self.b} has sums of kind {kind}, not {epilogue.kind}")
 
     def _check_semiring(self) -> None:
-        found = [] if self.blocks else [formats.FORMATS[x] for x in (self.a, self.b)]
-        if not found or self.scales or self.prologues or any(isinstance(x, formats.Complex) for x in found):
+        operands = [] if self.blocks else [formats.FORMATS[x] for x in (self.a, self.b)]
+        if not operands or self.scales or self.prologues or any(isinstance(x, formats.Complex) for x in operands):
             more = f" with scales={self.scales!r}" if self.scales else " with prologues" if self.prologues else ""
             raise ValueError("a semiring is for operands of real formats without scales and prologues, not for "
                              f"{self.a} by {self.b}{more}")
@@ -180,10 +180,10 @@ class Gemm:
             return "f32"
         if self.semiring:
             return self.sums
-        found = *self.multiplied, self.out
-        meeting = formats.promote(*found)       # of i64 and u64 that is f64, in which no integer is added up
-        exact = formats.integral(*found) and not formats.integral(meeting)
-        return (formats.accumulator(*found) if exact else meeting).name
+        used = *self.multiplied, self.out
+        meeting = formats.promote(*used)        # of i64 and u64 that is f64, in which no integer is added up
+        exact = formats.integral(*used) and not formats.integral(meeting)
+        return (formats.accumulator(*used) if exact else meeting).name
 
     @property
     def sums(self) -> str:

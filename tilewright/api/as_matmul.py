@@ -141,8 +141,8 @@ def by_matmul(subscripts: str, a: Any, b: Any, out: Any) -> Any:
     if a.shape[-1] != b.shape[-2]:
         return None
     if out is None:
-        found = _matmul()(a, b)
-        return found if len(batch) < 2 else found.reshape(*batch, *found.shape[-2:])
+        product = _matmul()(a, b)
+        return product if len(batch) < 2 else product.reshape(*batch, *product.shape[-2:])
     if type(out) is not np.ndarray or out.dtype is not a.dtype or out.shape != (*a.shape[:-1], b.shape[-1]):
         return None
     return _matmul()(a, b, out)
@@ -229,21 +229,21 @@ def split_axes(axes: Any, *dimensions: int) -> list[tuple[list[int], list[int], 
     `axes`: as `summed_axes` has them."""
     if type(axes) is int:
         axes = (*range(-axes, 0),), (*range(axes),)
-    each = [[axis + dimension*(axis < 0) for axis in (x if type(x) is tuple else (x,))]
+    lists = [[axis + dimension*(axis < 0) for axis in (x if type(x) is tuple else (x,))]
             for x, dimension in zip(axes, dimensions)]
-    count = len(each[0])
-    if len(each[1]) != count or not 0 < count < sum(dimensions) - count:
+    count = len(lists[0])
+    if len(lists[1]) != count or not 0 < count < sum(dimensions) - count:
         return None
-    for part, dimension in zip(each, dimensions):
+    for part, dimension in zip(lists, dimensions):
         if len({*part} & {*range(dimension)}) < count:
             return None
-    at = sorted(range(count), key=each[0].__getitem__)          # b's may be in order then, too
-    found = []
-    for part, dimension in zip(each, dimensions):
+    at = sorted(range(count), key=lists[0].__getitem__)         # b's may be in order then, too
+    positions = []
+    for part, dimension in zip(lists, dimensions):
         part = [part[i] for i in at]
         first = True if part == [*range(count)] else False if part == [*range(dimension - count, dimension)] else None
-        found.append((part, [i for i in range(dimension) if i not in part], first))
-    return found
+        positions.append((part, [i for i in range(dimension) if i not in part], first))
+    return positions
 
 
 @lru_cache(maxsize=1024)

@@ -91,8 +91,8 @@ def _again(q: Any, k: Any, v: Any, how: tuple[Any, ...]) -> Any:
     """The result of a call like an earlier one of three arrays in the host's memory; None if there was none."""
     where: Any = repeats.HOST
     if type(q) in tensors.known and type(k) in tensors.known and type(v) in tensors.known:
-        if (found := tensor_repeats.run_recorded(how, (q, k, v))) is not None:
-            return found
+        if (outputs := tensor_repeats.run_recorded(how, (q, k, v))) is not None:
+            return outputs
         where = tensors.HOST
     elif not type(q) is type(k) is type(v) is np.ndarray:
         return None
@@ -141,11 +141,11 @@ def gradients(q: Any, k: Any, v: Any, out: Any, lse: Any, by_out: Any, by_lse: A
     results = _ready(_arrays({"out": out, "lse": lse, "by_out": by_out}))
     logs = None if by_lse is None else _ready(_arrays({"by_lse": by_lse}))["by_lse"]
     four, three = (None,) * (4 - results["out"].ndim), (None,) * (3 - results["lse"].ndim)
-    found = forks.imported("tilewright.runtime.cpu.attention_gradients").gradients(
+    computed = forks.imported("tilewright.runtime.cpu.attention_gradients").gradients(
         call, results["out"][four], results["lse"][three], results["by_out"][four],
         None if logs is None else logs[three], threads)
     as_tensors = tensors.present(*given.values())
-    shaped = [x if x is None else x.reshape(given[name].shape) for name, x in zip(("q", "k", "v", "sinks"), found)]
+    shaped = [x if x is None else x.reshape(given[name].shape) for name, x in zip(("q", "k", "v", "sinks"), computed)]
     return tuple(tensors.tensor(x) if as_tensors and x is not None else x for x in shaped)
 
 
@@ -156,9 +156,9 @@ def _asked(given: dict[str, Any], bias: Any, operands: Any, asked: Asked) -> tup
     expression = bias is None or callable(bias) or isinstance(bias, Expression)
     named = {**given, "bias": None if expression else bias,
              **{f"operands[{name!r}]": x for name, x in named_operands(operands).items()}}
-    found = {name: np.float32(x) if name in FACTORS and type(x) in (int, float) else x for name, x in named.items()
+    single = {name: np.float32(x) if name in FACTORS and type(x) in (int, float) else x for name, x in named.items()
              if x is not None or name.startswith("operands")}
-    return found, asked._replace(bias=bias if expression else None)
+    return single, asked._replace(bias=bias if expression else None)
 
 
 def _arrays(given: dict[str, Any]) -> dict[str, Any]:

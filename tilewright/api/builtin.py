@@ -118,11 +118,11 @@ class Entry:
     def repeat(self, python: Callable[..., Any]) -> None:
         """Call this function for NumPy's arrays from now on, and repeat what it has done for calls like an earlier one.
         """
-        found = builtin_repeats.Repeats(RELEASE_GIL_ABOVE, self._begin_to_repeat)
-        function = builtin_repeats.watching(python, found, lambda: self._word(abi.RUNNING).value,
+        table = builtin_repeats.Repeats(RELEASE_GIL_ABOVE, self._begin_to_repeat)
+        function = builtin_repeats.watching(python, table, lambda: self._word(abi.RUNNING).value,
                                             lambda: self.matmul)
-        _kept.append((function, found))
-        self.repeats, self._word(abi.WATCHING).value = found, id(function)
+        _kept.append((function, table))
+        self.repeats, self._word(abi.WATCHING).value = table, id(function)
         tensor_repeats.when_met(self.repeat_tensors)
         os.register_at_fork(after_in_child=self._nothing_runs)
 
@@ -172,21 +172,21 @@ def _make() -> Entry | None:
         return None
     from tilewright.runtime.cpu import small
     try:
-        found = Entry(matmul)
+        callable_ = Entry(matmul)
     except UnknownLayout:
         return None
-    found.repeat(matmul)
-    small.attach(found)
-    return found
+    callable_.repeat(matmul)
+    small.attach(callable_)
+    return callable_
 
 
 def __getattr__(name: str) -> Any:
     """`matmul`, the builtin, or the Python function where there is none."""
     if name != "matmul":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = entry()
-    if found is not None:
-        return found.matmul
+    module = entry()
+    if module is not None:
+        return module.matmul
     from tilewright.api.products import matmul
     return matmul
 
@@ -225,5 +225,5 @@ def _constructors() -> tuple[int, int] | None:
         return None
     scalar = ctypes.PYFUNCTYPE(ctypes.py_object, pointer, ctypes.py_object, pointer)(of_scalars)
     numbers = [np.array([3], x) for x in (np.float32, np.longlong, np.complex128)]
-    found = [scalar(x.ctypes.data, x.dtype, None) for x in numbers]
-    return (address, of_scalars) if all(type(x) is y.dtype.type and x == 3 for x, y in zip(found, numbers)) else None
+    scalars = [scalar(x.ctypes.data, x.dtype, None) for x in numbers]
+    return (address, of_scalars) if all(type(x) is y.dtype.type and x == 3 for x, y in zip(scalars, numbers)) else None

@@ -230,16 +230,16 @@ def _rows(given: dict[str, Any], run: Run, result: Any) -> list[int] | None:
 
 def _work(run: Run, space: Any) -> Work | None:
     from tilewright.runtime.cpu import batches  # which a process that multiplies on a GPU does not load
-    found: Work | None
+    work: Work | None
     if run.given is None:
-        found = batches.repeatable(run.recipe, run.batch, run.steps, space)
+        work = batches.repeatable(run.recipe, run.batch, run.steps, space)
     else:                                                   # of which only a copy with contiguous rows is known
         across, along = run.given.strides[::-1] if run.given.ndim == 2 else (0, 0)
         size = run.b.itemsize
-        found = (batches.by_copy(run.recipe, along // size, space)
+        work = (batches.by_copy(run.recipe, along // size, space)
                  if run.given.ndim == 2 and run.given.shape[1] == 1 else
                  batches.by_panels(run.recipe, across // size) if along == size else None)
-    return found
+    return work
 
 
 # ---- what a call is known by: the words that kernels/cpu/repeat.py and called.py make of it, in Python
@@ -265,12 +265,12 @@ class Called(NamedTuple):
             if given is not None and len(given) > abi.MOST_VALUES:
                 return None
             words.append(len(given or ()))
-            for each in given or ():
-                values.append(each)
-                if type(each) is float:
-                    words += abi.IS_FLOAT, *struct.unpack("q", struct.pack("d", each))
-                elif lasting(each) if type(each) in remembered.NUMBERS else remembered.constant(each):
-                    words.append(id(each))
+            for operand in given or ():
+                values.append(operand)
+                if type(operand) is float:
+                    words += abi.IS_FLOAT, *struct.unpack("q", struct.pack("d", operand))
+                elif lasting(operand) if type(operand) in remembered.NUMBERS else remembered.constant(operand):
+                    words.append(id(operand))
                 else:
                     return None
         absent = remembered.ABSENT
@@ -304,16 +304,16 @@ def key_of(a: Any, b: Any, out: Any, kwargs: Mapping[str, Any], called: Called, 
             named += id(name), len(value), *(word for x, y in value.items() for word in (id(x), *words_of(y)))
         elif name != "out":
             named += id(name), id(value)
-    whole = [0] if out is None else [1, *words_of(out)]
+    result = [0] if out is None else [1, *words_of(out)]
     if operands := kwargs.get("operands"):
         where = None if out is None else address(out)
         same = (type(x) is not float and address(x) == where for x in operands.values())
-        whole.append(sum(x << i for i, x in enumerate(same)))
-    return *words_of(a), *words_of(b), *named, *whole, threads
+        result.append(sum(x << i for i, x in enumerate(same)))
+    return *words_of(a), *words_of(b), *named, *result, threads
 
 
 def slot_of(key: tuple[int, ...]) -> int:
-    found = 0
+    digest = 0
     for word in key:
-        found = ((found ^ word) & MASK) * abi.FACTOR & MASK
-    return found >> abi.SHIFT & (abi.SLOTS - 1)
+        digest = ((digest ^ word) & MASK) * abi.FACTOR & MASK
+    return digest >> abi.SHIFT & (abi.SLOTS - 1)

@@ -105,9 +105,9 @@ def einsum(
     invariant = "" if deterministic is batch_invariant is False else checked(deterministic, batch_invariant)
     outs = out if type(out) is tuple and not bare else (out,)
     if given and dtype is casting is None and (
-            beside := () if bare else repeats.beside(alpha, beta, c, epilogue, operands)) is not None:
+            extras := () if bare else repeats.beside(alpha, beta, c, epilogue, operands)) is not None:
         options = out_dtype, order, threads, invariant
-        alike = asked(given, outs, beside, *options, *(() if optimize is True else _known_by(optimize)))
+        alike = asked(given, outs, extras, *options, *(() if optimize is True else _known_by(optimize)))
     if alike is not None:
         again = partial(repeats.again, *alike, outs)
         result = again() if how is None else tensor_repeats.watched(again, how, alike[2], out)
@@ -130,14 +130,14 @@ def einsum(
         return engine.einsum(library, arrays, labels, output, call, optimize, alike and alike[1])
 
     def prepared(*arrays: Any, out: Any, c: Any = None, operands: Any = None) -> Any:
-        whole = call._replace(operands=operands, c=c, out=out)
+        complete = call._replace(operands=operands, c=c, out=out)
         if alike is None:
-            return _einsum(arrays, labels, output, whole, optimize, order)
+            return _einsum(arrays, labels, output, complete, optimize, order)
         shown, (more, _) = {f"operand {i}": x for i, x in enumerate(arrays)}, signature(None, None, operands, c=c)
         more = {name: repeats.array_of(x) for name, x in more.items() if x is not None}
 
         def compute(now: Mapping[str, Any], outs: Sequence[Any]) -> Any:
-            return _einsum([now[x] for x in shown], labels, output, substituted(whole, now, outs), optimize, order)
+            return _einsum([now[x] for x in shown], labels, output, substituted(complete, now, outs), optimize, order)
         return program.recorded(alike[1], shown | more, out if type(out) is tuple else (out,), compute, epilogue)
     if tensors.present(*arrays, *outs):
         return tensors.through(prepared, arrays, call.out, c=tensors.array(c, "c"), operands=operands)
@@ -169,11 +169,11 @@ def tensordot(
 
     The result has the other axes of a, then those of b. Raises TypeError and ValueError where numpy.tensordot does.
     """
-    beside = {"alpha": alpha, "beta": beta, "c": c, "epilogue": epilogue, "operands": operands}
+    extras = {"alpha": alpha, "beta": beta, "c": c, "epilogue": epilogue, "operands": operands}
     if out is out_dtype is threads is None and deterministic is batch_invariant is False and (
             c is epilogue is operands is None and type(alpha) is type(beta) is int and (alpha, beta) == (1, 0)):
-        if (found := as_matmul.by_matrices(a, b, axes)) is not None:
-            return found
+        if (product := as_matmul.by_matrices(a, b, axes)) is not None:
+            return product
     a, b = (np.asarray(v) if isinstance(v, np.generic) else v for v in (a, b))     # calls of arrays are repeated
     x, y = a, b
     if not type(a) is type(b) is np.ndarray:
@@ -187,7 +187,7 @@ def tensordot(
             raise ValueError(f"axes pairs axis {i} of a, of size {x.shape[i]}, with axis {j} of b, of size "
                              f"{y.shape[j]}; they must be equal")
     how: dict[str, Any] = {"out": out, "out_dtype": out_dtype, "deterministic": deterministic,
-                           "batch_invariant": batch_invariant, "threads": threads, **beside}
+                           "batch_invariant": batch_invariant, "threads": threads, **extras}
     if len(x.shape) + len(y.shape) <= MOST_LETTERS:
         return einsum(as_matmul.subscripts_of(tuple(of_a), tuple(of_b), len(x.shape), len(y.shape)), a, b, **how)
     labels_a = list(range(len(x.shape)))
@@ -204,10 +204,10 @@ def _known_by(optimize: Any) -> tuple[Any, ...]:
 
 
 def _checked_order(order: Any) -> str:
-    found = "K" if order is None else order.upper() if isinstance(order, str) else order
-    if found not in ORDERS:
+    letter = "K" if order is None else order.upper() if isinstance(order, str) else order
+    if letter not in ORDERS:
         raise ValueError(f"order must be one of {', '.join(ORDERS)}, not {order!r}")
-    return str(found)
+    return str(letter)
 
 
 def checked(deterministic: Any, batch_invariant: Any) -> str:
@@ -285,16 +285,16 @@ def _einsum(given: Sequence[Any], labels: Any, output: Any, call: Call, optimize
     place = pairs.place_of(into, terms.output) if into is not None and into.dtype == result else None
     paths.check_given(optimize, len(arrays), invariant)
     last = pairs.pairwise(pairs.Work(between, threads, invariant), arrays, terms, path, result, place)
-    found = contraction.arranged(last, terms.output)
+    result_array = contraction.arranged(last, terms.output)
     if into is not None:
-        if not shapes.same(found, into):
-            program.do(host.store, into, program.rounded(found, result))
+        if not shapes.same(result_array, into):
+            program.do(host.store, into, program.rounded(result_array, result))
         return (out[0] if isinstance(out, tuple) else out) if into is target else program.scalar(into)[()]
-    found = program.rounded(found, result)
-    found = program.copied(np.asarray(found, order=order), found)
-    if len(arrays) == 1 and np.may_share_memory(found, arrays[0]):
-        found = found.copy()
-    return program.scalar(found)[()]
+    result_array = program.rounded(result_array, result)
+    result_array = program.copied(np.asarray(result_array, order=order), result_array)
+    if len(arrays) == 1 and np.may_share_memory(result_array, arrays[0]):
+        result_array = result_array.copy()
+    return program.scalar(result_array)[()]
 
 
 def _converted(given: Sequence[Any], out: Any, dtype: Any, casting: Any, call: Callable[[list[Array]], Any]) -> Any:
@@ -308,14 +308,14 @@ def _converted(given: Sequence[Any], out: Any, dtype: Any, casting: Any, call: C
         if dtype is not None and not np.can_cast(x.dtype, dtype, rule):
             raise TypeError(f"operand {i} is {x.dtype}, which the rule {rule!r} does not cast to dtype={dtype!r}")
     with np.errstate(all="ignore"):
-        found = call(arrays if dtype is None else [x.astype(dtype, copy=False) for x in arrays])
+        result = call(arrays if dtype is None else [x.astype(dtype, copy=False) for x in arrays])
     if target is None:
-        return found
-    if target.shape != np.shape(found):
-        raise ValueError(f"out must have the result's shape {np.shape(found)}, but its shape is {target.shape}")
-    if not np.can_cast(found.dtype, target.dtype, rule):
-        raise TypeError(f"out is {target.dtype}, to which the rule {rule!r} does not cast a result in {found.dtype}")
-    np.copyto(target, found, casting=rule)
+        return result
+    if target.shape != np.shape(result):
+        raise ValueError(f"out must have the result's shape {np.shape(result)}, but its shape is {target.shape}")
+    if not np.can_cast(result.dtype, target.dtype, rule):
+        raise TypeError(f"out is {target.dtype}, to which the rule {rule!r} does not cast a result in {result.dtype}")
+    np.copyto(target, result, casting=rule)
     return out[0] if isinstance(out, tuple) else out
 
 

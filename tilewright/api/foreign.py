@@ -21,12 +21,12 @@ _has_protocol: dict[type, bool] = {np.ndarray: False, type(None): False}
 def knows(x: Any) -> bool:
     """Is x such an array?"""
     cls = type(x)
-    found = _has_protocol.get(cls)
-    if found is None:
-        found = _has_protocol[cls] = (
+    known = _has_protocol.get(cls)
+    if known is None:
+        known = _has_protocol[cls] = (
             hasattr(cls, "__dlpack__") and hasattr(cls, "__dlpack_device__") and not hasattr(cls, "__array_ufunc__")
             and not issubclass(cls, (np.ndarray, np.generic, DeviceArray)) and TORCH.knows(x) is None)
-    if not found:
+    if not known:
         return False
     try:
         return bool(x.__dlpack_device__()[0] == CPU)
@@ -40,10 +40,10 @@ def array(x: Any, name: str, write: bool = False) -> np.ndarray:
         capsule = x.__dlpack__(max_version=dlpack.VERSION)
     except TypeError:  # from before DLPack had versions
         capsule = x.__dlpack__()
-    found = dlpack.read(capsule)
-    if write and (found.readonly or not _can_change(x)):
+    look = dlpack.read(capsule)
+    if write and (look.readonly or not _can_change(x)):
         raise ValueError(f"{name} is read-only; it must be an array that can be written to")
-    return shadow(found.pointer, found.shape, found.strides, dtype_of(found.dtype, name), (x, capsule))
+    return shadow(look.pointer, look.shape, look.strides, dtype_of(look.dtype, name), (x, capsule))
 
 
 def _can_change(x: Any) -> bool:

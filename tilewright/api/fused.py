@@ -35,9 +35,9 @@ def product(call: Call) -> Any:
                          prologue_a=call.prologue_a, prologue_b=call.prologue_b)
     scales: dict[str, Array] = {}
     if scaled.present(call):
-        call, found = scaled.without_scales(call)
-        if found:
-            call, scales = fusing.beside_scales(call, dict(zip(fusing.SCALES, found)))
+        call, factors = scaled.without_scales(call)
+        if factors:
+            call, scales = fusing.beside_scales(call, dict(zip(fusing.SCALES, factors)))
             if fusing.SCALES[2] in scales:
                 program.constant(scales[fusing.SCALES[2]])
     a = arguments.transposed(arguments.operand(call.a, "a"), call.trans_a, "a")
@@ -73,8 +73,8 @@ def product(call: Call) -> Any:
     added = readable(np.broadcast_to(p.c, p.shape)) if p.beta else None
     epilogue, operands = fusing.with_factors(f.epilogue, [readable(x) for x in f.operands], p.sums, p.alpha, p.beta,
                                              added, p.shape, program.constant)
-    beside = [y for x in before.values() for y in x.arrays]
-    results, stored = results_of(f, p, outs, (a, b), operands, beside, scattered and scattered.c)
+    auxiliary = [y for x in before.values() for y in x.arrays]
+    results, stored = results_of(f, p, outs, (a, b), operands, auxiliary, scattered and scattered.c)
     how = {"threads": call.threads, "plan": call.plan, "algorithm": call.algorithm, "b_packed": packed,
            "semiring": call.semiring.text if call.semiring else "", "invariant": call.invariant}
     if call.semiring and not p.sizes[2]:
@@ -105,8 +105,8 @@ def _of_no_terms(semiring: Semiring, f: Fused, p: Product, results: list[Array])
     expression = f.epilogue.expression
     state = [np.full(p.shape, x) for x in semiring.first(8 * p.sums.itemsize)]
     names = [name for name, _ in expression.parameters]
-    for x, found in zip(results, expression.evaluate(dict(zip(names, (*state, *f.operands), strict=True)))):
-        x[...] = found
+    for x, value in zip(results, expression.evaluate(dict(zip(names, (*state, *f.operands), strict=True)))):
+        x[...] = value
 
 
 def _taken(p: Product, prepared: Mapping[str, Prepared], invariant: str) -> list[Array]:
@@ -190,21 +190,21 @@ def storable(f: formats.Format | None, kind: str, wide: bool) -> bool:
 
 
 def delivered(call: Call, f: Fused, results: list[Array], outs: list[Array | None]) -> Any:
-    found: list[Any] = []
+    arrays: list[Any] = []
     for x, out, dtype, block in zip(results, outs, f.dtypes, f.blocks):
         if block is not None:
-            found.append(formats.quantize(x, block))
+            arrays.append(formats.quantize(x, block))
             continue
         last = x if dtype is None else program.rounded(x, dtype)
         if out is None:
-            found.append(arguments.wrap(last, call.a, call.b))
+            arrays.append(arguments.wrap(last, call.a, call.b))
             continue
         if x is not out:
             program.do(host.store, out, last)
-        found.append(out)
-    if len(found) > 1:
-        return tuple(found)
-    return call.out if outs[0] is not None and not isinstance(call.out, tuple) else found[0]
+        arrays.append(out)
+    if len(arrays) > 1:
+        return tuple(arrays)
+    return call.out if outs[0] is not None and not isinstance(call.out, tuple) else arrays[0]
 
 
 # ---- leading axes

@@ -225,16 +225,16 @@ def _complex(call: Call, p: Product, of: Axes, ends: Array, a: Array, b: Array) 
     a, b = (program.converted(x, p.sums) for x in (a, b))
     direct = (p.out is not None and p.alpha == 1 and shapes.writes_in_place(p.out, a, b, p.sums) and p.result == p.sums
               and p.out.strides[-1] == p.out.itemsize)
-    found = p.out if p.out is not None and direct else program.empty(p.shape, p.sums)
+    target = p.out if p.out is not None and direct else program.empty(p.shape, p.sums)
     if of.groups and of.m and of.n:
         sides, _ = _sides(Right(b), a, a, of, False, p.sums, False)
-        _run(call, of, p, sides, (a, a, Right(b), []), [found], [], fusing.bare(), ends, [found])
+        _run(call, of, p, sides, (a, a, Right(b), []), [target], [], fusing.bare(), ends, [target])
     else:
         grouping.checked(ends, *of.divided)
-        found[...] = 0
+        target[...] = 0
     if p.alpha != 1:
-        program.do(partial(_scale, p.alpha), found)
-    return call.out if found is p.out else host.delivered(call, p, found)
+        program.do(partial(_scale, p.alpha), target)
+    return call.out if target is p.out else host.delivered(call, p, target)
 
 
 def _scale(alpha: Any, x: Array) -> None:
@@ -292,8 +292,8 @@ def _sides(of: Right, a: Array, numbers: Array, axes: Axes, reads_once: bool, su
     if isinstance(q, Quantized):
         return (None, few, (left, None), partial(_decoded, q.shape[1:], q.format, q.axis, alone, sums, of.trans)), [
             q.elements, q.scales]
-    whole = w._replace(source=w.source.removesuffix(HALVES), elements=of.stand_in)
-    elements = of._replace(prepared=rules.prepared(whole, a))
+    both = w._replace(source=w.source.removesuffix(HALVES), elements=of.stand_in)
+    elements = of._replace(prepared=rules.prepared(both, a))
     return (None, few, (left, _shadows(_readable(elements).prepared)), partial(
         apart, q.nibbles, q.format.dtype, q.nibbles.axis if of.trans == "n" else -3 - q.nibbles.axis)), [q.elements]
 

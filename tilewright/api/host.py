@@ -75,12 +75,12 @@ def product(call: Call) -> Any:
         in_place = stored == p.result and shapes.writes_in_place(p.out, a, b, stored)
         if in_place and (not p.beta or shapes.same(p.out, p.c)) and multiply(a, b, p.out, p.alpha, p.beta, whole=True):
             return call.out
-    found = program.empty(p.shape, stored)
+    sums = program.empty(p.shape, stored)
     if p.beta:
         c = p.c if isinstance(call.c, np.ndarray) else program.constant(p.c)
-        program.assign(found, c)  # whose dtype has been heeded
-    multiply(a, b, found, p.alpha, p.beta)
-    return delivered(call, p, found)
+        program.assign(sums, c)   # whose dtype has been heeded
+    multiply(a, b, sums, p.alpha, p.beta)
+    return delivered(call, p, sums)
 
 
 def _formats(engine: Any, call: Call, p: Product) -> tuple[np.dtype[Any], ...]:

@@ -42,16 +42,16 @@ class Last(pairs.Work):
         """Make the results. The sums, if they are still to be made of these."""
         a, b = self.summed(a, {*needed, *b.labels}), self.summed(b, {*needed, *a.labels})
         kept = tuple(dict.fromkeys(x for x in (*a.labels, *b.labels) if x in needed))
-        found = contraction.layout(a, b, kept, self._place(output), output, self.invariant == "rows")
-        groups = None if found.elementwise else self._oriented(found, kept)
+        layout = contraction.layout(a, b, kept, self._place(output), output, self.invariant == "rows")
+        groups = None if layout.elementwise else self._oriented(layout, kept)
         if groups is None:
             return self.product(a, b, needed, self.between, None, output)
-        left, right = (b, a) if found.exchanged else (a, b)
-        c = np.empty(found.shapes[2], self.beside.result)       # which nobody writes
+        left, right = (b, a) if layout.exchanged else (a, b)
+        c = np.empty(layout.shapes[2], self.beside.result)      # which nobody writes
         x, y = (z.array.transpose(order).reshape(shape) for z, order, shape in zip(
-            (left, right), found.orders, found.shapes))
-        operands = Operands(x, y, c, found.counts)
-        self._multiply(operands if groups is found.groups else operands.exchanged, groups)
+            (left, right), layout.orders, layout.shapes))
+        operands = Operands(x, y, c, layout.counts)
+        self._multiply(operands if groups is layout.groups else operands.exchanged, groups)
         return Term(c, ())
 
     def _place(self, output: Labels) -> Term | None:
@@ -124,8 +124,8 @@ class Last(pairs.Work):
             seen = view(out) if out is not None and direct else None
             outs.append(seen if root(seen) is root(out) else None)
         operands = self.call.operands and {name: operand(y) for name, y in self.call.operands.items()}
-        found = multiply(now._replace(operands=operands, out=tuple(outs) if outs[1:] else outs[0]))
-        several = found if isinstance(found, tuple) else (found,)
+        products = multiply(now._replace(operands=operands, out=tuple(outs) if outs[1:] else outs[0]))
+        several = products if isinstance(products, tuple) else (products,)
         into = None if now.scattered is None else now.scattered.c
         self.results = [out if out is not None and (seen is not None or y is into) else back(np.asarray(y), reduced)
                         for y, seen, out, reduced in zip(several, outs, self.outs, by.reduced, strict=True)]
@@ -134,16 +134,16 @@ class Last(pairs.Work):
         """What the caller gets. last: the sums, if no product has made results."""
         if self.results is None:
             self._of_sums(contraction.arranged(last, self.terms.output))
-        found: list[Any] = []
+        arrays: list[Any] = []
         for x, out in zip(self.results or (), self.outs):
             if out is None:
-                found.append(program.scalar(program.copied(np.asarray(x, order=self.order), x))[()])
+                arrays.append(program.scalar(program.copied(np.asarray(x, order=self.order), x))[()])
                 continue
             if x is not out:
                 arguments.check_cast(x.dtype, out.dtype, "out")
                 program.do(host.store, out, x)
-            found.append(out)
-        return tuple(found) if found[1:] else found[0]
+            arrays.append(out)
+        return tuple(arrays) if arrays[1:] else arrays[0]
 
     def _of_sums(self, x: Array) -> None:
         by, c = self.beside, self.call.c
@@ -171,7 +171,7 @@ def _reshaped(x: Array, shape: Sequence[int]) -> Array:
 def _combined(shape: tuple[int, ...], sums: np.dtype[Any], alpha: Any, beta: Any, x: Array, *c: Array) -> Array:
     """alpha * x + beta * c; x is not read if alpha is 0."""
     with np.errstate(all="ignore"):
-        found = x.astype(sums, copy=False) * sums.type(alpha) if alpha else np.zeros(shape, sums)
+        total = x.astype(sums, copy=False) * sums.type(alpha) if alpha else np.zeros(shape, sums)
         for one in c:
-            found = found + one.astype(sums, copy=False) * sums.type(beta)
-        return np.asarray(found).astype(sums, copy=False).reshape(shape)
+            total = total + one.astype(sums, copy=False) * sums.type(beta)
+        return np.asarray(total).astype(sums, copy=False).reshape(shape)

@@ -71,12 +71,12 @@ class Work:
         kept = tuple(dict.fromkeys(x for x in (*a.labels, *b.labels) if x in needed))
         if place is not None and not shapes.writes_in_place(place.array, a.array, b.array, dtype):
             place = None
-        found = contraction.layout(a, b, kept, place, output, self.invariant == "rows")
-        if found.elementwise:
+        layout = contraction.layout(a, b, kept, place, output, self.invariant == "rows")
+        if layout.elementwise:
             return self.elementwise(a, b, tuple([x for x in needed if x in kept]), dtype)   # as operands have them next
-        c = place or Term(program.empty(found.sizes, dtype), found.of_c)
-        left, right = (b, a) if found.exchanged else (a, b)
-        self.multiply(left, right, c, found)
+        c = place or Term(program.empty(layout.sizes, dtype), layout.of_c)
+        left, right = (b, a) if layout.exchanged else (a, b)
+        self.multiply(left, right, c, layout)
         return c
 
     def multiply(self, a: Term, b: Term, c: Term, found: contraction.Layout) -> None:
@@ -117,7 +117,7 @@ def _multiply_into(to: Array, x: Array, y: Array) -> None:
 
 def _complex_product(x: Array, y: Array) -> Array:
     """Each part with the same roundings for all elements, which NumPy's vectors and its scalars have not."""
-    found = np.empty(np.broadcast_shapes(x.shape, y.shape), x.dtype)
-    found.real = x.real*y.real - x.imag*y.imag
-    found.imag = x.real*y.imag + x.imag*y.real
-    return found
+    result = np.empty(np.broadcast_shapes(x.shape, y.shape), x.dtype)
+    result.real = x.real*y.real - x.imag*y.imag
+    result.imag = x.real*y.imag + x.imag*y.real
+    return result

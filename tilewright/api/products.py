@@ -204,14 +204,14 @@ def _by_packed_weights(a: Any, b: PackedWeights, out: Any, trans_b: Any, numpys:
     if len(parts) < 2 or a.shape[-1 if options["trans_a"] in (False, "n") else -2] != b.shape[0]:
         return matmul(a, b.weights, out, trans_b=True, **options, **numpys)
     first = matmul(a, b.weights[parts[0]], trans_b=True, **options)
-    found = np.empty((*first.shape[:-1], b.shape[1]), first.dtype)
-    found[..., parts[0]] = first
-    for each in parts[1:]:
-        found[..., each] = matmul(a, b.weights[each], trans_b=True, **options)
+    result = np.empty((*first.shape[:-1], b.shape[1]), first.dtype)
+    result[..., parts[0]] = first
+    for columns in parts[1:]:
+        result[..., columns] = matmul(a, b.weights[columns], trans_b=True, **options)
     if out is None:
-        return found
-    arguments.check_cast(found.dtype, arguments.output(out).dtype, "out")       # type: ignore[union-attr]
-    out[...] = found
+        return result
+    arguments.check_cast(result.dtype, arguments.output(out).dtype, "out")      # type: ignore[union-attr]
+    out[...] = result
     return out
 
 
@@ -244,8 +244,8 @@ def _on_host(call: Call) -> Any:
                 elements = program.computed(partial(apart, x.nibbles, x.format.dtype, x.nibbles.axis), x.elements)
                 now: Any = {role: replace(x, elements=elements, nibbles=None)}
                 matrices = matrices._replace(**now)
-        found = fused.product(weights.without(matrices))
-        return found if axis is None else found.squeeze(axis) if call.out is None else call.out
+        result = fused.product(weights.without(matrices))
+        return result if axis is None else result.squeeze(axis) if call.out is None else call.out
     if call.fused:
         return fused.product(call)
     if scaled.present(call):

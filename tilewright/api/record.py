@@ -129,15 +129,15 @@ class Recorder:
         for what, count in self.missed.items():
             print(f"tilewright: {count} calls of {what}", file=sys.stderr)
         self.missed.clear()
-        found = [(self.listed[key], count) for key, count in self.counts.items()]
+        counted = [(self.listed[key], count) for key, count in self.counts.items()]
         self.counts.clear()
-        lines = merged(Listed(**{**vars(each), "count": count}) for each, count in found if each is not None)
+        lines = merged(Listed(**{**vars(product), "count": count}) for product, count in counted if product is not None)
         if not lines:
             return
         try:
             with open(self.path, "ab") as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
-                file.write("".join(each.to_json() + "\n" for each in lines).encode())
+                file.write("".join(product.to_json() + "\n" for product in lines).encode())
         except OSError as error:
             print(f"tilewright: {self.path} cannot be written: {error}", file=sys.stderr)
 
@@ -166,7 +166,7 @@ def _listed(a: Any, b: Any, result: Any, options: dict[str, Any]) -> Listed | No
     scales = _scales(a, b, options)
     if scales is None or library_of(result) is not library:
         return None
-    x, y = (_matrix(each, options.get(f"trans_{name}"), name, library) for each, name in ((a, "a"), (b, "b")))
+    x, y = (_matrix(matrix, options.get(f"trans_{name}"), name, library) for matrix, name in ((a, "a"), (b, "b")))
     z = _array(result, library)
     x, y = (x[None] if x.ndim == 1 else x), (y[:, None] if y.ndim == 1 else y)
     (m, k), n, out = x.shape[-2:], y.shape[-1], format_of(z.dtype)
@@ -175,13 +175,13 @@ def _listed(a: Any, b: Any, result: Any, options: dict[str, Any]) -> Listed | No
     batch = prod(np.broadcast_shapes(x.shape[:-2], y.shape[:-2]))
     if y.ndim == 2 and x.flags.c_contiguous:                # leading axes are rows
         m, batch = m * batch, 1
-    quantized = [each.format.name for each in (a, b) if type(each) is Quantized]
+    quantized = [matrix.format.name for matrix in (a, b) if type(matrix) is Quantized]
     functions = dict[str, str]()
     if any(name in options for name in FUNCTIONS):
-        beside = {name: _array(y, library_of(y)) for name, y in (options.get("operands") or {}).items()}
+        described = {name: _array(y, library_of(y)) for name, y in (options.get("operands") or {}).items()}
         if quantized or scales:
             return None
-        functions = function_texts(x, y, options, beside, library is not None)
+        functions = function_texts(x, y, options, described, library is not None)
     if quantized:
         if len(quantized) != 2:
             return None
@@ -193,7 +193,7 @@ def _listed(a: Any, b: Any, result: Any, options: dict[str, Any]) -> Listed | No
         problem = Gemm(m, n, k, format_of(x.dtype), format_of(y.dtype), None if by_functions else out,
                        "".join(letters), batch, scales, **functions)
         strides = max(kinds, key=("contiguous", "rows", "any").index)
-    align = gcd(ALIGNED, *(each.__array_interface__["data"][0] for each in (x, y, z)))
+    align = gcd(ALIGNED, *(matrix.__array_interface__["data"][0] for matrix in (x, y, z)))
     if library is None:
         return Listed(problem, options.get("threads") or pool.get_num_threads(), detect().name,
                       options.get("algorithm"), strides, align)
@@ -253,33 +253,33 @@ MISSING = {"grouped_matmul": "a line has one product, and none in groups"}
 
 def wrapped(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """A public function, recorded if that is wanted."""
-    found = recorder()
-    if found is None:
+    recording = recorder()
+    if recording is None:
         return function
     if name == "attention":
-        return found.attending(function)
-    return found.recording(function, FIRST[name]) if name in FIRST else found.missing(function, MISSING[name])
+        return recording.attending(function)
+    return recording.recording(function, FIRST[name]) if name in FIRST else recording.missing(function, MISSING[name])
 
 
 def contracted(x: Operands, threads: int | None) -> None:
     """Count the product of a pair of einsum's operands, which has been made."""
-    if (found := recorder()) is None:
+    if (record := recorder()) is None:
         return
     if x.matrices:
-        found.count(x.a, x.b, x.c, {} if threads is None else {"threads": threads})
+        record.count(x.a, x.b, x.c, {} if threads is None else {"threads": threads})
     else:
-        found.missed["einsum, of two operands each, were not recorded: axes of m, n or k do not merge into one"] += 1
+        record.missed["einsum, of two operands each, were not recorded: axes of m, n or k do not merge into one"] += 1
 
 
 # ---- functions of a call
 
 def functions_key(options: Mapping[str, Any]) -> tuple[Any, ...] | None:
     """Equal for functions that compute the same; None where that cannot be seen."""
-    found = []
+    parts = []
     for name in FUNCTIONS:
         if (x := options.get(name)) is not None:
-            found.append((name, x.text if hasattr(x, "text") else remembered.keys((x,))))
-    return None if any(each is None for _, each in found) else tuple(found)
+            parts.append((name, x.text if hasattr(x, "text") else remembered.keys((x,))))
+    return None if any(text is None for _, text in parts) else tuple(parts)
 
 
 def function_texts(a: Array, b: Array, options: Mapping[str, Any], operands: Mapping[str, Array], on_gpu: bool
@@ -295,9 +295,9 @@ def function_texts(a: Array, b: Array, options: Mapping[str, Any], operands: Map
                         out_dtype=options.get("out_dtype"), semiring=made)
     shares = prologues.shared_out(call, operands)
     prepared = prologues.all_of(call, a, b, shares)
-    found = {"semiring": made.text} if made else {}
-    found |= {f"prologue_{role}": each.prologue.text for role, each in prepared.items()}
+    texts = {"semiring": made.text} if made else {}
+    texts |= {f"prologue_{role}": function.prologue.text for role, function in prepared.items()}
     if call.epilogue is not None or (made and made.state and on_gpu):       # where a launch makes results of a state
         product = prologues.decided(call, a, b, None, None, prepared)
-        found["epilogue"] = fusing.fused(call._replace(operands=shares.get("epilogue")), product).epilogue.text
-    return found
+        texts["epilogue"] = fusing.fused(call._replace(operands=shares.get("epilogue")), product).epilogue.text
+    return texts

@@ -114,14 +114,14 @@ def _on_gpu(call: Call, platform: Platform) -> Any:
 
     engine = platform.engine
     stored = formats.get(p.result).name in RESULTS["f32"]
-    found = np.empty(p.shape, p.result if stored else F32)
+    result = np.empty(p.shape, p.result if stored else F32)
     if p.beta:
         with np.errstate(all="ignore"):
-            np.copyto(found, p.c, casting="unsafe")
+            np.copyto(result, p.c, casting="unsafe")
     alpha = p.alpha if p.a.shape[-1] else 0
     for index in np.ndindex(p.shape[:-2]):
-        engine.multiply_scaled(call.a, call.b, found[index], alpha, p.beta, call.plan)
-    return host.delivered(call, p, found)
+        engine.multiply_scaled(call.a, call.b, result[index], alpha, p.beta, call.plan)
+    return host.delivered(call, p, result)
 
 
 def without_scales(call: Call) -> tuple[Call, tuple[Array, ...]]:
@@ -167,16 +167,16 @@ def operand(x: Any, scale: Any, trans: Any, name: str) -> _Operand:
     if isinstance(x, Scaled):
         return _Operand(x.elements, None, scaling.by_sums(x.scales, x, trans, name, "axis"))
     if type(x) is not np.ndarray and hasattr(x, "_scales"):  # packed
-        found = x._scales if scale is None else scaling.by_sums(np.asarray(scale), x, trans, name)
-        return _Operand(x, x._factor, found)
+        number_format = x._scales if scale is None else scaling.by_sums(np.asarray(scale), x, trans, name)
+        return _Operand(x, x._factor, number_format)
     if scale is None:
         return _Operand(arguments.operand(x, name))
     x, scales = arguments.operand(x, name), np.asarray(scale)
-    found = formats.find(x.dtype)
+    number_format = formats.find(x.dtype)
     if scales.ndim == 0:
         if isinstance(scale, np.ndarray):       # whose number becomes one of alpha
             program.not_repeated()
-        if isinstance(found, formats.Float):
+        if isinstance(number_format, formats.Float):
             return _Operand(x, arguments.real(scale, f"scale_{name}"))
         return _Operand(x, None, program.constant(np.asarray(arguments.real(scale, f"scale_{name}"))))
     if scales.dtype in scaling.SCALE_DTYPES:

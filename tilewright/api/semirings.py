@@ -72,8 +72,8 @@ def contract(f: Callable[..., Any] | Semiring, a: Any, b: Any, *, reduce: str | 
         team = None if library else (type(threads), threads or pool.get_num_threads(), flags)
         asked = where.asked((*arrays, *outs), named, (*(operands or ()),), epilogue is None, out_dtype, plan, known_by,
                             team)
-        if asked is not None and (found := repeats.again(where, asked, arrays, outs)) is not None:
-            return found[()] if library is out is None and type(found) is np.ndarray and not found.ndim else found
+        if asked is not None and (result := repeats.again(where, asked, arrays, outs)) is not None:
+            return result[()] if library is out is None and type(result) is np.ndarray and not result.ndim else result
     if library is None:
         x, y = arguments.operand(a, "a"), arguments.operand(b, "b")
     else:
@@ -103,14 +103,14 @@ def contract(f: Callable[..., Any] | Semiring, a: Any, b: Any, *, reduce: str | 
     how["operands"] = operands
     if empty and (made.state or any(made.first(32))):
         raise ValueError(f"the {made.reduce} of no values on a GPU: k must be 1 or more")
-    whole: Any = fusing.unchanged if made.state else None
+    finish: Any = fusing.unchanged if made.state else None
     if made.reduce == "any" and out_dtype is None and (
             out is None or engine.begin({}, {"out": out})[1]["out"].shadow.dtype == bool):
-        whole = above_zero
-    if epilogue is None and whole is not None:
+        finish = above_zero
+    if epilogue is None and finish is not None:
         axes = x.ndim, y.ndim
         known = None if 1 in axes else asked
-        return _by_epilogue(lambda call: engine.matmul(call, known), None, whole, a, b, axes, out, **how)
+        return _by_epilogue(lambda call: engine.matmul(call, known), None, finish, a, b, axes, out, **how)
     return engine.matmul(Call.checked(a, b, out, epilogue=epilogue, **how), asked)
 
 
@@ -157,10 +157,10 @@ def _by_epilogue(multiply: Callable[[Call], Any], scalar: Callable[[Any], Any] |
         x = x if x is None or axes[1] > 1 else x[..., None]
         return x if x is None or axes[0] > 1 else x[..., None, :]
     outs = out if isinstance(out, tuple) else (out,)
-    whole = tuple(map(widened, outs))
-    found = multiply(Call.checked(a, b, whole if isinstance(out, tuple) else whole[0], epilogue=epilogue, **how))
+    wide = tuple(map(widened, outs))
+    products = multiply(Call.checked(a, b, wide if isinstance(out, tuple) else wide[0], epilogue=epilogue, **how))
     place = Ellipsis, *(0 if count == 1 else slice(None) for count in axes)
-    results = [x[place] for x in (found if isinstance(found, tuple) else (found,))]
+    results = [x[place] for x in (products if isinstance(products, tuple) else (products,))]
     results = [scalar(x) for x in results] if scalar else results
     results = [x if given is None else given for x, given in zip(results, outs + (None,) * len(results))]
-    return tuple(results) if isinstance(found, tuple) else results[0]
+    return tuple(results) if isinstance(products, tuple) else results[0]

@@ -130,7 +130,7 @@ def _remember(how: Any, tensors: Sequence[Any], out: Any, result: Any, ran: list
     read: list[int | None] = [*places[:len(given)], None, *places[len(given) + 1:]]
     (last, at), *before = reversed(ran)
     try:
-        steps = (*[(record, tuple(map(read.index, each))) for record, each in reversed(before)],
+        steps = (*[(record, tuple(map(read.index, arrays))) for record, arrays in reversed(before)],
                  (last, (*map(read.index, at[:-1]), len(given))))
     except ValueError:                  # memory of others
         return

@@ -85,8 +85,8 @@ def through(function: Callable[..., Any], given: Sequence[Any], out: Any = None,
     """function(*given, out=out, **options) with arrays for its tensors, as tensors."""
     seen, as_given = _results(out, "out", *given)
     arrays = [array(x, f"operand {i}") for i, x in enumerate(given)]
-    if isinstance(beside := options.get("operands"), dict):
-        options["operands"] = {key: array(x, f"operands[{key!r}]") for key, x in beside.items()}
+    if isinstance(operands := options.get("operands"), dict):
+        options["operands"] = {key: array(x, f"operands[{key!r}]") for key, x in operands.items()}
     return as_given(function(*arrays, out=seen, **options))
 
 
@@ -122,8 +122,8 @@ class _Host:
     pointer = staticmethod(TORCH.pointer)
 
     def asked(self, arrays: Collection[Any], *options: Any) -> repeats.Asked | None:
-        found = TORCH.asked(arrays, *options)
-        return None if found is None else ((self, *found[0]), found[1])
+        key = TORCH.asked(arrays, *options)
+        return None if key is None else ((self, *key[0]), key[1])
 
     def maker(self, shape: tuple[int, ...], x: Array, device: None) -> Callable[[], Any] | None:
         dtype = _torchs(x.dtype)

@@ -59,10 +59,10 @@ class AmdCode(GpuCode):
         from tilewright.inspect import amd_cycles
         name = self._named(function)
         try:
-            found: Any = amd_cycles.count(self.function, self.target, self.asm)
+            cycles: Any = amd_cycles.count(self.function, self.target, self.asm)
         except ValueError as error:                 # there is no loop
-            found = error
-        return f"{name}: {self.resources}\n{found}"
+            cycles = error
+        return f"{name}: {self.resources}\n{cycles}"
 
     def _named(self, function: str | None) -> str:
         name = self.function.name
@@ -89,14 +89,14 @@ class AmdKernel(GpuKernel, AmdCode):
         Of a product with passes the `launches`, of this size."""
         p = self.plan
         tiles = tiles_of(self.shape, p)
-        found = amd.manifest(self.function, self.target, (tiles, 1, p.split_k), self.asm)
-        found |= {**self.described, "computes": computes(self.shape, p), "requires": requires(self.shape, p)}
+        fields = amd.manifest(self.function, self.target, (tiles, 1, p.split_k), self.asm)
+        fields |= {**self.described, "computes": computes(self.shape, p), "requires": requires(self.shape, p)}
         if len(self.launches) > 1:
-            return found | {"launches": [AmdCode(x.function, self.target, x.grid).manifest | launched(x)
+            return fields | {"launches": [AmdCode(x.function, self.target, x.grid).manifest | launched(x)
                                          for x in self.launches]}
         if p.split_k > 1:
-            found |= {"workspace_bytes": f"{tiles} * {p.split_k * self._tile_bytes}", "counter_bytes": f"{tiles} * 4"}
-        return found
+            fields |= {"workspace_bytes": f"{tiles} * {p.split_k * self._tile_bytes}", "counter_bytes": f"{tiles} * 4"}
+        return fields
 
 
 CODE = AmdCode
@@ -149,32 +149,32 @@ def requires(shape: GpuShape, plan: AmdPlan) -> list[str]:
     """Python expressions of the arguments' names, where pointers are addresses; all are true of a launch that works."""
     tiles, tiles_n = tiles_of(shape, plan), f"((n + {plan.cta_n - 1}) // {plan.cta_n})"
     # kernels count rows, columns, steps of k and tiles in 32 bits, up to the end of the last tile and of its copies
-    found = [f"1 <= m <= {MOST - BEYOND}", f"1 <= n <= {MOST - BEYOND}",
+    conditions = [f"1 <= m <= {MOST - BEYOND}", f"1 <= n <= {MOST - BEYOND}",
              f"1 <= k <= {MOST - (plan.split_k + 1) * plan.cta_k}",
              f"{tiles} * {plan.split_k} <= {MOST}", f"{tiles_n} * {plan.group_m} <= {MOST}"]
     if plan.vector_c > 1:
-        found.append(f"n % {plan.vector_c} == 0")
+        conditions.append(f"n % {plan.vector_c} == 0")
     sides = (("a", "m", plan.cta_m, shape.bits[0], shape.layout[0] == "n"),
              ("b", "n", plan.cta_n, shape.bits[1], shape.layout[1] == "t"))
     if shape.scaled:
-        found.append(f"k % {4*BLOCK if plan.direct_scales(shape) else BLOCK} == 0")
-        found += [f"{x} == 0" for name, *_ in sides for x in (f"{name} % {WORD}", f"ld{name} % {UNIT}")]
+        conditions.append(f"k % {4*BLOCK if plan.direct_scales(shape) else BLOCK} == 0")
+        conditions += [f"{x} == 0" for name, *_ in sides for x in (f"{name} % {WORD}", f"ld{name} % {UNIT}")]
         if plan.direct_scales(shape):
-            found += [f"{x}scale_{name} % {WORD} == 0" for name, *_ in sides for x in ("", "ld_")]
-            found += [f"0 <= ld_scale_{name} * {_scale_rows(plan, rows, warp)} <= {REACH}"
+            conditions += [f"{x}scale_{name} % {WORD} == 0" for name, *_ in sides for x in ("", "ld_")]
+            conditions += [f"0 <= ld_scale_{name} * {_scale_rows(plan, rows, warp)} <= {REACH}"
                       for (name, _, rows, *_), warp in zip(sides, (plan.warp_m, plan.warp_n))]
     for name, along, rows, bits, along_k in sides:
         if plan.copy == "lds":
             apart = f"ld{name}" if shape.scaled else f"ld{name} * {bits // 8}"
             if not shape.scaled:
-                found.append(f"{'k' if along_k else along} % {8*PIECE // bits} == 0")
+                conditions.append(f"{'k' if along_k else along} % {8*PIECE // bits} == 0")
             if bits != 6:
-                found += [f"{name} % {PIECE} == 0", f"{apart} % {PIECE} == 0"]
-                found += [f"stride_{name} * {bits // 8} % {PIECE} == 0"] * (shape.batch != 1)
-            found.append(f"0 <= {apart} * {rows if along_k else plan.cta_k} <= {REACH}")
+                conditions += [f"{name} % {PIECE} == 0", f"{apart} % {PIECE} == 0"]
+                conditions += [f"stride_{name} * {bits // 8} % {PIECE} == 0"] * (shape.batch != 1)
+            conditions.append(f"0 <= {apart} * {rows if along_k else plan.cta_k} <= {REACH}")
         elif not along_k and plan.vector > 1:
-            found.append(f"{along} % {plan.vector} == 0")
-    return list(dict.fromkeys(found))
+            conditions.append(f"{along} % {plan.vector} == 0")
+    return list(dict.fromkeys(conditions))
 
 
 def _scale_rows(plan: AmdPlan, rows: int, warp: int) -> int:

@@ -48,8 +48,8 @@ class AttentionKernel(Compiled):
         self.problem, self.target = problem, target
         self.case = AttentionCase(problem, threads)
         attention_choice.require(self.case, self.code_target)
-        found = choice.chosen(self.case, self.code_target)[0] if plan is None else asked.plan(plan, target, True)
-        self.plan, self.threads = asked.runs(found, self.case, self.code_target), threads
+        chosen = choice.chosen(self.case, self.code_target)[0] if plan is None else asked.plan(plan, target, True)
+        self.plan, self.threads = asked.runs(chosen, self.case, self.code_target), threads
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.problem} on {self.target.name}: {self.plan}>"

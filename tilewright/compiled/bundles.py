@@ -33,7 +33,7 @@ class Bundle:
 
     def __init__(self, path: Path, content: bundle.Bundle, target: Any) -> None:
         self.path, self.target, self.made = path, target, dict(content.index.made)
-        self._products = {each.name: each for each in content.index.products}
+        self._products = {product.name: product for product in content.index.products}
 
     @property
     def names(self) -> list[str]:
@@ -43,8 +43,8 @@ class Bundle:
         """KeyError, with the names that there are, for another."""
         if name not in self._products:
             raise KeyError(f"{self.path} has no kernel {name!r}; it has: {', '.join(self.names)}")
-        found = self._products[name]
-        return compiling.compile(problem_of(found.problem), self.target, found.plans[0].plan)
+        product = self._products[name]
+        return compiling.compile(problem_of(product.problem), self.target, product.plans[0].plan)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._products)
@@ -88,12 +88,12 @@ def load(path: str | os.PathLike[str]) -> Any:
     with forks.building:
         content = bundle.Bundle(place)
         _check_version(place, content.index)
-        found = Bundle(place, content, _target(place, content.index.target))
+        loaded = Bundle(place, content, _target(place, content.index.target))
         with checked_file.believed(place):
-            _check_products(place, content, found.target)
+            _check_products(place, content, loaded.target)
         bundle.use(content)
         _forget()
-        return found
+        return loaded
 
 
 def _check_version(path: Path, index: bundle.Index) -> None:
@@ -110,8 +110,8 @@ def _check_products(path: Path, content: bundle.Bundle, target: Any) -> None:
     for product in content.index.products:
         problem_of(product.problem)
     try:
-        for each in content.plans.values():
-            asked.plan(each.plan, target, None)
+        for text in content.plans.values():
+            asked.plan(text.plan, target, None)
     except ValueError as error:
         raise Refused(f"{path} has a plan that is none: {error}") from None
 
@@ -154,5 +154,5 @@ def _forget() -> None:
     """What engines have chosen until now."""
     for name in ("tilewright.runtime.cpu.engine", "tilewright.runtime.gpu.engine"):
         engine = sys.modules.get(name)
-        for each in [] if engine is None else [engine] if hasattr(engine, "forget") else [engine.NVIDIA, engine.AMD]:
-            each.forget()
+        for owner in [] if engine is None else [engine] if hasattr(engine, "forget") else [engine.NVIDIA, engine.AMD]:
+            owner.forget()

@@ -136,14 +136,14 @@ class CpuKernel(CompiledGemm, CpuCode):
         if self.empty:
             return ()
         shape, _, target, plan, _ = self.planned
-        found = [(part.emitter, target, part.args) for part in (*self.parts, *small.parts(shape, plan, target))]
+        parts = [(part.emitter, target, part.args) for part in (*self.parts, *small.parts(shape, plan, target))]
         recipe, _ = self._recorded
         if recipe.scaled_after:
-            found.append(("skinny:emit_scale", target, (recipe.added_in,)))
+            parts.append(("skinny:emit_scale", target, (recipe.added_in,)))
         if self.problem.batch != 1:
-            found.append(("gemm:emit_batch", target, ()))
-        found += [("entry:emit_entry", self.target, (object.__basicsize__,)), ("pool:emit_pool", self.target, ())]
-        return tuple(artefact.Asked(f"tilewright.kernels.cpu.{emitter}", of, args, {}) for emitter, of, args in found)
+            parts.append(("gemm:emit_batch", target, ()))
+        parts += [("entry:emit_entry", self.target, (object.__basicsize__,)), ("pool:emit_pool", self.target, ())]
+        return tuple(artefact.Asked(f"tilewright.kernels.cpu.{emitter}", of, args, {}) for emitter, of, args in parts)
 
     @property
     def chosen(self) -> tuple[tuple[Any, Any], ...]:
@@ -290,10 +290,10 @@ def compile(problem: Gemm, target: CpuTarget, plan: CpuPlan | None = None, algor
     """Compiles as tilewright.compile says. Operands are taken to be contiguous."""
     if plan is None:
         planned = engine.plan_problem(problem, target, algorithm=algorithm)
-        beside = few_rows.asides(planned.shape, by_columns=True)           # as its operands are contiguous
-        return CpuKernel(problem, target, engine.decoding(planned, beside))
+        asides = few_rows.asides(planned.shape, by_columns=True)           # as its operands are contiguous
+        return CpuKernel(problem, target, engine.decoding(planned, asides))
     lowered = lowering.lower_problem(problem, amx.permitted(target), min(plan.threads, MOST_THREADS))
-    found = CpuKernel(problem, target, Planned(*lowered, plan))
-    if reasons := [] if found.empty else plan.violations(lowered.shape, lowered.target):
+    kernel = CpuKernel(problem, target, Planned(*lowered, plan))
+    if reasons := [] if kernel.empty else plan.violations(lowered.shape, lowered.target):
         raise ValueError(f"plan {plan} cannot run {problem} on {target.name}: " + " ".join(reasons))
-    return found
+    return kernel

@@ -45,6 +45,6 @@ def kernel(problem: Gemm, target: GpuTarget, shape: GpuShape, role: str, channel
             return False
         return p.algorithm in BY_WARPS or (p.algorithm == "wgmma" and channels > 0 and row(p) >= NARROWEST)
     plan = next(filter(possible, gpu.ranked(tiled, target)))
-    found = GatheredKernel(problem, target, plan)
-    found.role = role if plan.algorithm in BY_WARPS else f"{role}{row(plan)}"
-    return found
+    compiled = GatheredKernel(problem, target, plan)
+    compiled.role = role if plan.algorithm in BY_WARPS else f"{role}{row(plan)}"
+    return compiled

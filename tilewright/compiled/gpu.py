@@ -53,10 +53,10 @@ class GpuKernel(CompiledGemm, GpuCode):
 
     def delivered(self, product: Any, out: Any) -> Any:
         """A product as the code stores it in the problem's format, in `out` if there is one."""
-        found = arguments.rounded(product, FORMATS[self.problem.out].dtype)
+        rounded = arguments.rounded(product, FORMATS[self.problem.out].dtype)
         if out is None:
-            return found
-        out[...] = found
+            return rounded
+        out[...] = rounded
         return out
 
     @property
@@ -138,9 +138,9 @@ class GpuKernel(CompiledGemm, GpuCode):
     def of_blocks(self, shape: GpuShape) -> GpuKernel:
         """This kernel for block-scaled operands with the alignment of `shape`, which limits the bytes that its passes
         load at once."""
-        found = type(self)(self.problem, self.target, self.plan, self.when)
-        found.given = self.given._replace(align_a=shape.align_a, align_b=shape.align_b)
-        return found
+        kernel = type(self)(self.problem, self.target, self.plan, self.when)
+        kernel.given = self.given._replace(align_a=shape.align_a, align_b=shape.align_b)
+        return kernel
 
     @cached_property
     def _products(self) -> list[tuple[GpuKernel, tuple[Pass, ...]]]:
@@ -150,21 +150,21 @@ class GpuKernel(CompiledGemm, GpuCode):
     @cached_property
     def _stand_ins(self) -> list[tuple[GpuKernel, tuple[Pass, ...], GpuShape]]:
         """The latter, with the shapes that their plans were chosen for."""
-        p, found, narrow = self.lowered, [], epilogues.sums_of_result(self.lowered.epilogue)
+        p, stand_ins, narrow = self.lowered, [], epilogues.sums_of_result(self.lowered.epilogue)
 
         def add(problem: Gemm, made: tuple[Pass, ...], shape: GpuShape) -> None:
             plan, _ = choice.chosen(shape, self.target)
             if plan.algorithm == "small":               # which runs whether numbers are special or not
                 plan = next(x for x in gpu.ranked(shape, self.target) if x.algorithm != "small")
-            found.append((type(self)(problem, self.target, plan, when="special"), made, shape))
+            stand_ins.append((type(self)(problem, self.target, plan, when="special"), made, shape))
         before = () if self.when else self.plan.passes(self.given)
-        if any(each.split for each in before):
+        if any(prepared.split for prepared in before):
             add(p, (), self.given._replace(vector_a=1, vector_b=1, vector_c=narrow, terms=""))
         if before and (wide := in_f32(self.given)):
             made, shape = wide
             plain = Gemm(p.m, p.n, shape.k, "f32", "f32", p.out, "nt", p.batch, epilogue=p.epilogue)
             add(plain, made, shape._replace(vector_c=narrow))
-        return found
+        return stand_ins
 
     def __call__(self, a: Any, b: Any, out: Any = None, **options: Any) -> Any:
         """Multiplies, as CompiledGemm.__call__. For a problem with scales, scale_a is [..., m, 1] and scale_b [..., 1,
@@ -189,10 +189,10 @@ def planned(plan: Any, problem: Gemm, target: Any, algorithm: str | None = None)
     with every reason for one that cannot run it, not even if rows of operands are padded. An empty product, for which
     nothing runs, has any plan."""
     shape = gpu_lowering.multiplied_shape(problem, target, algorithm, passes=False)
-    found = choice.chosen(shape, target)[0] if plan is None else asked.plan(plan, target)
-    if reasons := [] if 0 in (shape.m, shape.n, shape.k) else found.violations(shape.padded, target):
-        raise ValueError(f"plan {found} cannot run {problem} on {target.name}: " + " ".join(reasons))
-    return found
+    plan_of_target = choice.chosen(shape, target)[0] if plan is None else asked.plan(plan, target)
+    if reasons := [] if 0 in (shape.m, shape.n, shape.k) else plan_of_target.violations(shape.padded, target):
+        raise ValueError(f"plan {plan_of_target} cannot run {problem} on {target.name}: " + " ".join(reasons))
+    return plan_of_target
 
 
 def launched(launch: Launch) -> dict[str, Any]:
@@ -236,29 +236,29 @@ def launches(target: Any, *products: tuple[Launch, int, tuple[Pass, ...]]) -> tu
     is for numbers that the first one's passes cannot write; what those have written is not needed then."""
     counters = max(product.counters for product, *_ in products)
     begin = end = _block(max(product.workspace for product, *_ in products))
-    end += max(sum(_block(each.size) for each in made) for *_, made in products)
+    end += max(sum(_block(array.size) for array in made) for *_, made in products)
     special, zero = ((("special", end),), (end, FLAG)) if len(products) > 1 else ((), (0, 0))
     end += BLOCK * (len(products) > 1)
-    found: list[Launch] = []
+    sequence: list[Launch] = []
     for product, k, made in products:
         places, at = {}, begin
-        for each in made:
-            places[each.operand] = at
-            at += _block(each.size)
-            grid = min(each.ctas, FEW) if each.wide else each.ctas      # mostly there is nothing to do for the former
-            found.append(Launch(PassKernel(each, target), (grid, 1, 1), end, counters,
-                                (("tiles", each.ctas), ("rows", each.rows), ("depth", each.depth), ("ld", each.ld)),
-                                (("target", places[each.operand]), *special)))
+        for array in made:
+            places[array.operand] = at
+            at += _block(array.size)
+            grid = min(array.ctas, FEW) if array.wide else array.ctas   # mostly there is nothing to do for the former
+            sequence.append(Launch(PassKernel(array, target), (grid, 1, 1), end, counters,
+                                (("tiles", array.ctas), ("rows", array.rows), ("depth", array.depth), ("ld", array.ld)),
+                                (("target", places[array.operand]), *special)))
         more = [("k", k)] * bool(made)
-        for each in made:
-            x = each.operand
-            more.append((f"ld{x}", each.ld))
-            more += [(f"planes_{x}", each.count), (f"plane_{x}", each.plane)] if each.split else []
-            more += [(f"stride_{x}", each.count*each.plane)] * (each.batch != 1)
-        found.append(replace(product, workspace=end, counters=counters, more=(*product.more, *more),
+        for array in made:
+            x = array.operand
+            more.append((f"ld{x}", array.ld))
+            more += [(f"planes_{x}", array.count), (f"plane_{x}", array.plane)] if array.split else []
+            more += [(f"stride_{x}", array.count*array.plane)] * (array.batch != 1)
+        sequence.append(replace(product, workspace=end, counters=counters, more=(*product.more, *more),
                              at=(*places.items(), *special)))
-    found[0] = replace(found[0], zero=zero)
-    return tuple(found)
+    sequence[0] = replace(sequence[0], zero=zero)
+    return tuple(sequence)
 
 
 def _block(size: int) -> int:

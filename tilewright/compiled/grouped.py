@@ -31,8 +31,8 @@ class Grouped:
 
     @property
     def options(self) -> dict[str, Any]:
-        found: dict[str, Any] = super().options     # type: ignore[misc]
-        return found | {"shape": found["shape"]._replace(batch=2), "GROUPED": self.along}
+        fields: dict[str, Any] = super().options    # type: ignore[misc]
+        return fields | {"shape": fields["shape"]._replace(batch=2), "GROUPED": self.along}
 
     def _launch(self: Any) -> Launch:
         """There are at most as many tiles as whole ones in all rows, and one more for each group."""
@@ -50,9 +50,9 @@ class Grouped:
 
 def kernel(problem: Gemm, target: Any, plan: Any, along: str, rows: int) -> Any:
     """The kernel for groups by a plan."""
-    found = _class(isinstance(target, GpuTarget))(problem, target, plan)
-    found.along, found.rows = along, rows
-    return found
+    compiled = _class(isinstance(target, GpuTarget))(problem, target, plan)
+    compiled.along, compiled.rows = along, rows
+    return compiled
 
 
 @cache
@@ -84,8 +84,8 @@ def plan_for(shape: GpuShape, target: Any, along: str) -> Any:
 
 def _whole(shape: GpuShape, target: Any) -> Iterable[Any]:
     """Plans that do not divide k, for any number of rows."""
-    found = gpu.planner(target).candidates(_tiled(shape).with_numerics(invariant="rows"), target)
-    return (p for p in found if p.order_of_sums)
+    plans = gpu.planner(target).candidates(_tiled(shape).with_numerics(invariant="rows"), target)
+    return (p for p in plans if p.order_of_sums)
 
 
 def _tiled(shape: GpuShape) -> GpuShape:
@@ -116,10 +116,10 @@ def decodes_inside(shape: GpuShape, target: Any) -> bool:
 
 def _best(shape: GpuShape, target: Any, along: str, plans: Iterable[Any]) -> Any:
     cost = gpu.planner(target).cost
-    found = [p for p in dict.fromkeys(map(without_copies, plans)) if not violations(p, shape, target, along)]
-    if not found:
+    legal = [p for p in dict.fromkeys(map(without_copies, plans)) if not violations(p, shape, target, along)]
+    if not legal:
         raise ValueError(f"{target.name} has no plan for groups of {shape}")
-    return min(found, key=lambda p: cost(shape, p, target).seconds * (ragged(p, shape.m) if along == "m" else 1))
+    return min(legal, key=lambda p: cost(shape, p, target).seconds * (ragged(p, shape.m) if along == "m" else 1))
 
 
 def ragged(plan: Any, rows: int) -> float:

@@ -117,21 +117,21 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
             return self._launch_of_warpgroups()
         if not p.tail:
             return super()._launch()
-        whole, parts = p.tail_split(s, self.target)
-        over = p.tiles(s.m, s.n, s.batch) - whole
+        undivided, parts = p.tail_split(s, self.target)
+        over = p.tiles(s.m, s.n, s.batch) - undivided
         return Launch(self, p.grid(s, self.target), max(over*parts, 1)*self._tile_bytes, 4*max(over, 1),
-                      (("whole", whole), ("parts", parts)))
+                      (("whole", undivided), ("parts", parts)))
 
     def _launch_of_warpgroups(self) -> Launch:
         """With a place of the workspace for each share and tile, since a share is of several tiles: wgmma_tiles.py."""
         p, s = self.plan, self.shape
         if not p.divided:
             return Launch(self, p.grid(s, self.target))
-        found, ctas = p.division(s, self.target), p.ctas
+        division, ctas = p.division(s, self.target), p.ctas
         warps = WARPS * (1 if p.pingpong else p.warpgroups)
-        return Launch(self, p.grid(s, self.target), max(found.over + found.shares, 1)*ctas*self._tile_bytes,
-                      4*max(found.over, 1)*ctas*warps,
-                      (("whole", found.whole), ("share", found.share), ("apart", found.apart)))
+        return Launch(self, p.grid(s, self.target), max(division.over + division.shares, 1)*ctas*self._tile_bytes,
+                      4*max(division.over, 1)*ctas*warps,
+                      (("whole", division.whole), ("share", division.share), ("apart", division.apart)))
 
 
 CODE = NvidiaCode

@@ -17,14 +17,14 @@ def with_scales(x: Expression, kind: str, each: tuple[tuple[str, ...], ...]) -> 
     other: `each` has their names for every one of x.sums. x takes floats."""
     lines, now = list[Line](), dict[str, Operand]()
     for sums, names in zip(x.sums, each, strict=True):
-        found: Operand = sums
+        scaled: Operand = sums
         if kind != "float":
-            lines.append(Line("float", (found,)))
-            found = len(lines) - 1
+            lines.append(Line("float", (scaled,)))
+            scaled = len(lines) - 1
         for name in names:
-            lines.append(Line("mul", (found, name)))
-            found = len(lines) - 1
-        now[sums] = found
+            lines.append(Line("mul", (scaled, name)))
+            scaled = len(lines) - 1
+        now[sums] = scaled
     parameters = [(name, kind if name in x.sums else of) for name, of in x.parameters]
     more = dict.fromkeys(name for names in each for name in names)
     return _after(lines, now, x, (*parameters, *((name, "float") for name in more)))
@@ -51,14 +51,14 @@ def with_scalars(x: Expression, alpha: bool, beta: bool) -> Expression:
     kind, lines, now = x.parameters[0][1], list[Line](), dict[str, Operand]()
     added = [f"{ADDED}{half}" for half in range(2)] if x.paired else [ADDED]
     for name, c in zip(x.sums, added, strict=True):
-        found: Operand = name
+        combined: Operand = name
         if alpha:
-            lines.append(Line("mul", (found, ALPHA)))
-            found = len(lines) - 1
+            lines.append(Line("mul", (combined, ALPHA)))
+            combined = len(lines) - 1
         if beta:
-            lines.append(Line("fma", (BETA, c, found)))
-            found = len(lines) - 1
-        now[name] = found
+            lines.append(Line("fma", (BETA, c, combined)))
+            combined = len(lines) - 1
+        now[name] = combined
     more = [ALPHA] * alpha + ([BETA, *added] if beta else [])
     return _after(lines, now, x, (*x.parameters, *((name, kind) for name in more)))
 
@@ -73,8 +73,8 @@ def finished(fold: Fold, epilogue: Expression) -> Expression:
 
     def whole(*state: Any, **operands: Any) -> Any:
         results = retraced(fold.result, {f"{STATE}{i}": x for i, x in enumerate(state)})
-        found = retraced(epilogue, operands | dict(zip(names, results)))
+        values = retraced(epilogue, operands | dict(zip(names, results)))
         return tuple(reduced(x, result.reduced) if result.reduced else x
-                     for x, result in zip(found, epilogue.results))
+                     for x, result in zip(values, epilogue.results))
     return trace(whole, dict((*fold.result.parameters, *epilogue.parameters[count:])),
                  positional=len(fold.result.parameters))

@@ -104,6 +104,6 @@ def whole_in_floats(expression: Expression, sizes: Mapping[str, int]) -> bool:
             most[-1] = LINEAR[line.operation](*map(size, line.operands))
         elif "int" in of and line.operation not in (*COMPARISONS, "float"):
             return False
-        if most[-1] > EXACT or any(size(x) > EXACT for x, each in zip(line.operands, of) if each == "int"):
+        if most[-1] > EXACT or any(size(x) > EXACT for x, operand in zip(line.operands, of) if operand == "int"):
             return False
     return True

@@ -214,8 +214,8 @@ class Epilogue(Function):
         shape = product[..., ::1 + self.paired].shape
         first = self.expression.sums[0].removesuffix(".even")
         given = {x.name: np.broadcast_to(operands[x.name], shape) for x in self.reads}
-        found = self.expression.evaluate({first: product, **given})
-        return tuple(np.broadcast_to(x, wanted) for x, wanted in zip(found, self.shapes(*product.shape)))
+        values = self.expression.evaluate({first: product, **given})
+        return tuple(np.broadcast_to(x, wanted) for x, wanted in zip(values, self.shapes(*product.shape)))
 
     def bytes(self, m: int, n: int) -> int:
         """What is read and written beside C for an m x n product."""
@@ -253,11 +253,11 @@ class Prologue(Function):
     def evaluate(self, x: Any, operands: Mapping[str, Any], axis: int) -> Any:
         """Its numbers for elements x by NumPy in float64, not rounded; `axis` is that of k, -1 of A and -2 of B."""
         given = {}
-        for each in self.reads:
-            y = np.asarray(operands[each.name])
-            given[each.name] = np.take(y, np.arange(x.shape[axis]) // each.group, axis) if each.group > 1 else y
-        found, = self.expression.evaluate({self.expression.parameters[0][0]: x, **given})
-        return np.broadcast_to(found, x.shape)
+        for aux in self.reads:
+            y = np.asarray(operands[aux.name])
+            given[aux.name] = np.take(y, np.arange(x.shape[axis]) // aux.group, axis) if aux.group > 1 else y
+        value, = self.expression.evaluate({self.expression.parameters[0][0]: x, **given})
+        return np.broadcast_to(value, x.shape)
 
 
 def kind_of(format: str) -> str:

@@ -79,9 +79,9 @@ class Expression:
             recorded = tuple(Line(name, tuple(map(_operand, operands))) for name, *operands in map(str.split, lines))
             results = tuple(Result(_operand(words[-1]), " ".join(words[:-1]))
                             for words in (part.split() for part in last.removeprefix("-> ").split(", ")))
-            found = cls(parameters, recorded, results)
-            if found.text == text and found._valid:
-                return found
+            program = cls(parameters, recorded, results)
+            if program.text == text and program._valid:
+                return program
         except (ValueError, IndexError, SyntaxError):
             pass
         raise ValueError(f"{text!r} is not the text of an expression")
@@ -150,11 +150,11 @@ class Expression:
 
             kinds = {"float": np.float64, "int": None, "bool": bool}
             if self.paired:
-                whole = np.asarray(inputs[self.sums[0].removesuffix(".even")])
-                inputs = {**inputs, self.sums[0]: whole[..., 0::2], self.sums[1]: whole[..., 1::2]}
+                sums = np.asarray(inputs[self.sums[0].removesuffix(".even")])
+                inputs = {**inputs, self.sums[0]: sums[..., 0::2], self.sums[1]: sums[..., 1::2]}
             given = {name: np.asarray(inputs[name], kinds[kind]) for name, kind in self.parameters}
-            found = self.run(operation, given, lambda x: x)
-            return tuple(_reduced(x, result.reduced) for x, result in zip(found, self.results, strict=True))
+            values = self.run(operation, given, lambda x: x)
+            return tuple(_reduced(x, result.reduced) for x, result in zip(values, self.results, strict=True))
 
     def run(self, operation: Any, inputs: Mapping[str, Any], constant: Any) -> list[Any]:
         """The results before reductions, each line by operation(name, *operands), constants by constant(number)."""

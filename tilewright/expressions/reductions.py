@@ -142,8 +142,8 @@ class Fold:
         for p in range(terms.shape[-1]):
             named = {f"s{i}": x for i, x in enumerate(state)} | {"term": terms[..., p], "p": p}
             state = list(self.step.evaluate(named))
-        found = self.result.evaluate({f"{STATE}{i}": x for i, x in enumerate(state)})
-        return found if len(found) > 1 else found[0]
+        values = self.result.evaluate({f"{STATE}{i}": x for i, x in enumerate(state)})
+        return values if len(values) > 1 else values[0]
 
 
 @lru_cache(maxsize=256)
@@ -154,10 +154,10 @@ def named(text: str, kind: str) -> Fold:
         return _read(text, kind)
     if text not in REDUCTIONS:
         raise ValueError(f"reduce must be one of {', '.join(REDUCTIONS)}, or a tw.Reduction, not {text!r}")
-    found = traced(REDUCTIONS[text], kind, text)
+    reduction = traced(REDUCTIONS[text], kind, text)
     if text == "logsumexp" and kind != "float":
         raise ValueError("reduce must be another than 'logsumexp' for integers: it is of floats")
-    return found
+    return reduction
 
 
 def traced(reduction: Reduction, kind: str, text: str = "") -> Fold:

@@ -158,9 +158,9 @@ def stateless(x: Any) -> bool:
 def paths_of(code: CodeType) -> tuple[Path, ...] | None:
     """The paths that the code, and functions inside it, may read. None if they do what paths do not tell."""
     paths: dict[Path, None] = {}
-    for each in _codes(code):
+    for part in _codes(code):
         path: Path | None = None                # of the value that the instruction before has left
-        for x in dis.get_instructions(each):
+        for x in dis.get_instructions(part):
             if x.opname in BESIDE:
                 continue
             if path is not None and x.opname in OF_MODULES:

@@ -20,8 +20,8 @@ PASSING = {"mul", "neg", "abs", "where", "div"}
 
 def bits(format: str) -> int:
     """Significant bits of a format, its leading one included; WHOLE for what is no float of 16 bits or less."""
-    found = FORMATS[format]
-    return found.mantissa + 1 if isinstance(found, Float) and found.bits <= 16 else WHOLE
+    known = FORMATS[format]
+    return known.mantissa + 1 if isinstance(known, Float) and known.bits <= 16 else WHOLE
 
 
 @lru_cache(maxsize=256)

@@ -108,14 +108,14 @@ class Semiring(Written):
         """The result of a [..., m, k] and b [..., k, n] by NumPy, or a tuple of results, of floats in float64, of ints
         as kernels compute them, in int32 or int64, with all terms at once. min and max leave out NaNs, as in kernels.
         """
-        whole = np.int64 if max(np.asarray(x).itemsize for x in (a, b)) == 8 else np.int32
-        a, b = (np.asarray(x, np.float64 if self.kind == "float" else whole) for x in (a, b))
+        integer = np.int64 if max(np.asarray(x).itemsize for x in (a, b)) == 8 else np.int32
+        a, b = (np.asarray(x, np.float64 if self.kind == "float" else integer) for x in (a, b))
         a, b = a[..., :, None, :], np.swapaxes(b, -1, -2)[..., None, :, :]
         first, second = (name for name, _ in self.expression.parameters)
         term, = self.expression.evaluate({first: a, second: b})
         terms = np.broadcast_to(term, np.broadcast_shapes(a.shape, b.shape))
-        found = self.fold.evaluate(terms)
-        return found if self.kind == "float" or isinstance(found, tuple) else found.astype(whole)
+        folded = self.fold.evaluate(terms)
+        return folded if self.kind == "float" or isinstance(folded, tuple) else folded.astype(integer)
 
 
 def semiring(function: Callable[..., Any], reduce: str | Reduction = "sum", kind: str = "float") -> Semiring:
@@ -137,9 +137,9 @@ def semiring(function: Callable[..., Any], reduce: str | Reduction = "sum", kind
         raise TypeError(f"f must take two numbers: {error}") from None
 
     def term(a: Any, b: Any) -> Any:
-        found = function(a, b)
-        return cast(found, kind) if isinstance(found, Symbol) and not found.reduced else found
-    found = trace(term, {"a": kind, "b": kind}, "f")
-    if len(found.results) != 1 or found.results[0].reduced:
+        terms = function(a, b)
+        return cast(terms, kind) if isinstance(terms, Symbol) and not terms.reduced else terms
+    terms = trace(term, {"a": kind, "b": kind}, "f")
+    if len(terms.results) != 1 or terms.results[0].reduced:
         raise TypeError("f must return one number, which is not a reduction")
-    return Semiring(fold.text, found)
+    return Semiring(fold.text, terms)

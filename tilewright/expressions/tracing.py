@@ -132,8 +132,8 @@ def apply(name: str, *operands: Any) -> Any:
     """An operation on symbols and numbers; on numbers and arrays alone its value by NumPy."""
     operation = OPERATIONS[name]
     if Symbol not in map(type, operands):
-        found = operation.numpy(*operands)
-        return found[()] if isinstance(found, np.ndarray) and not found.ndim else found     # a number, of numbers
+        value = operation.numpy(*operands)
+        return value[()] if isinstance(value, np.ndarray) and not value.ndim else value     # a number, of numbers
     condition, numbers = (operands[:1], operands[1:]) if name == "where" else ((), operands)
     numbers = tuple(map(partial(_symbol, name), numbers))
     kind = max([x.kind for x in numbers], key=KINDS.index)
@@ -276,5 +276,5 @@ def _written(parameters: tuple[tuple[str, str], ...], results: list[Symbol]) -> 
 
     for x in results:
         count(x)
-    found = tuple([Result(operand(x), x.reduced) for x in results])
-    return Expression(parameters, tuple([Line(name, tuple(xs)) for name, *xs in lines]), found)
+    outputs = tuple([Result(operand(x), x.reduced) for x in results])
+    return Expression(parameters, tuple([Line(name, tuple(xs)) for name, *xs in lines]), outputs)

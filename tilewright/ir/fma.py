@@ -39,11 +39,11 @@ def fused(function: Function) -> Function:
 
 def fusing(function: Function) -> Fused:
     """`fused`, and what it changes."""
-    found = Fused(function)
+    replacement = Fused(function)
     if function.fuses:
-        body = _Walk(function, found).body(function.body)
-        found.function = replace(function, body=body, fuses=False)
-    return found
+        body = _Walk(function, replacement).body(function.body)
+        replacement.function = replace(function, body=body, fuses=False)
+    return replacement
 
 
 @dataclass
@@ -97,7 +97,7 @@ class _Walk:
         x, takes = node.results[0].id, [products.get(x.id) for x in node.operands]
         if node.operation in SUMS:
             for which, product in enumerate(takes):
-                if product and node.fuses and all(each.fuses for each in product.nodes):
+                if product and node.fuses and all(factor.fuses for factor in product.nodes):
                     return self.sum(node, product, which, gone)
             if any(takes):
                 self.found.apart.append(node.line)
@@ -113,7 +113,7 @@ class _Walk:
         operation = OPERATIONS[product.negated ^ (subtracts and which == 1), subtracts and which == 0]
         self.found.sums.append(node.line)
         self.found.saved += len(product.nodes)
-        gone.update(id(each) for each in product.nodes if each.results[0].id not in self.shown)
+        gone.update(id(product_node) for product_node in product.nodes if product_node.results[0].id not in self.shown)
         return Op(operation, (*product.nodes[0].operands, node.operands[1 - which]), node.results, node.line)
 
     def nested(self, node: Any) -> Any:

@@ -115,20 +115,20 @@ def _decide(
     """`dtypes`, by the dtypes of a and b, that of c or a Python number, the format that was asked for, and out's."""
     inputs = {"a": a, "b": b} | ({} if c is None else {"c": c})
     given = ", ".join(f"{name} is {dtype}" for name, dtype in inputs.items())
-    found = [formats.find(x) for x in inputs.values() if isinstance(x, np.dtype)]
-    known = [f for f in found if f is not None]
-    if len(known) < len(found):
+    formats_of_inputs = [formats.find(x) for x in inputs.values() if isinstance(x, np.dtype)]
+    known = [f for f in formats_of_inputs if f is not None]
+    if len(known) < len(formats_of_inputs):
         raise TypeError(f"{given}, which tilewright does not multiply")
     common = _common(*inputs.values())
     meeting = formats.promote(*known) if common is None else formats.get(common)
-    whole = not isinstance(c, float) and formats.integral(*known)
+    integral = not isinstance(c, float) and formats.integral(*known)
     into = None if out is None or wanted is not None else formats.find(out)
-    if updates and whole and isinstance(into, formats.Integer):
+    if updates and integral and isinstance(into, formats.Integer):
         wanted = into
     if wanted is None and common is None:
         raise TypeError(f"{given}, which have no common dtype in NumPy; out_dtype={meeting.name!r} would multiply them")
     result = wanted or meeting
-    exact = whole and isinstance(result, formats.Integer)
+    exact = integral and isinstance(result, formats.Integer)
     if not exact and formats.rank(result) < formats.rank(meeting):
         raise TypeError(f"out_dtype must not be {result.numpy_name}, to which products of {meeting.numpy_name} cannot "
                         "be cast (rule 'same_kind')")

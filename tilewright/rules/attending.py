@@ -104,8 +104,8 @@ def attending(given: Mapping[str, Any], asked: Asked, on_host: bool = True) -> A
 
 
 def _name(x: Array) -> str:
-    found = formats.find(x.dtype)
-    return found.name if found else str(x.dtype)
+    number_format = formats.find(x.dtype)
+    return number_format.name if number_format else str(x.dtype)
 
 
 def _four(x: Array, name: str, ragged: bool) -> Array:
@@ -215,10 +215,10 @@ def mask(causal: Any, window: Any) -> tuple[int | None, int | None, bool]:
 
 def positive(x: Any, name: str) -> float:
     """A number whose inverse has an f32, too. TypeError and ValueError."""
-    found = arguments.real(x, name)
-    if not 1e-37 < found < 1e37:
+    value = arguments.real(x, name)
+    if not 1e-37 < value < 1e37:
         raise ValueError(f"{name} must be a number above 0, between 1e-37 and 1e37, not {x!r}")
-    return found
+    return value
 
 
 def added(score: Any, i: Any, j: Any, head: Any, *, bias: Any) -> Any:
@@ -253,8 +253,8 @@ def _score(asked: Asked, given: Mapping[str, Any], softcap: float, shape: tuple[
     reads, taken = [], []
     for name, x in arrays.items():
         argument = name if BIAS in given else f"operands[{name!r}]"
-        found = formats.find(x.dtype)
-        if found is None or x.dtype.kind == "c":
+        number_format = formats.find(x.dtype)
+        if number_format is None or x.dtype.kind == "c":
             raise TypeError(f"{argument} must be of real numbers or bool, not {x.dtype}")
         x = x[(..., *(slice(None) if stride or extent < 2 else slice(0, 1)
                       for extent, stride in zip(x.shape, x.strides)))]
@@ -265,7 +265,7 @@ def _score(asked: Asked, given: Mapping[str, Any], softcap: float, shape: tuple[
         except ValueError:
             raise ValueError(f"{argument} must broadcast to [sequences, heads, queries, keys], {shape}, but its shape "
                              f"is {x.shape}") from None
-        reads.append(Aux(name, found.name, place))
+        reads.append(Aux(name, number_format.name, place))
     kinds = tuple((x.name, kind_of(x.format)) for x in reads)
     if isinstance(function, Expression):
         return score_text(capped(function, kinds, softcap), tuple(reads)), tuple(taken)

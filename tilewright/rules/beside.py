@@ -32,8 +32,8 @@ class Beside:
         self.output, self.shape = terms.output, tuple(terms.sizes[label] for label in terms.output)
         c, given = arguments.addend(call.c), fusing.given_of(call.operands)
         among = *contraction.meeting(arrays), c
-        whole = call.epilogue is not None and formats.integral(*(f for x in arrays if (f := formats.find(x.dtype))))
-        wanted = call.out_dtype if call.epilogue is None else None if whole else fusing.wide_of(call)
+        integral = call.epilogue is not None and formats.integral(*(f for x in arrays if (f := formats.find(x.dtype))))
+        wanted = call.out_dtype if call.epilogue is None else None if integral else fusing.wide_of(call)
         self.sums, self.result = arguments.dtypes(*among, wanted)
         self.expression = self._expression(call, given)
         self.reduced = [x.reduced for x in self.expression.results] if self.expression else [""]
@@ -59,9 +59,9 @@ class Beside:
         if any(self.reduced) and len(self.shape) < 2:
             raise ValueError(f"epilogue returns {next(filter(None, self.reduced))}, and the result's shape is "
                              f"{self.shape}, without rows and columns")
-        beside = {f"operands[{name!r}]": (x, self.shape_of("")) for name, x in given.items()}
-        beside |= {"c": (c, self.shape)} if isinstance(c, np.ndarray) else {}
-        for name, (x, shape) in beside.items():
+        arrays = {f"operands[{name!r}]": (x, self.shape_of("")) for name, x in given.items()}
+        arrays |= {"c": (c, self.shape)} if isinstance(c, np.ndarray) else {}
+        for name, (x, shape) in arrays.items():
             try:
                 np.broadcast_to(x, shape)
             except ValueError:
@@ -93,13 +93,13 @@ class Beside:
         if isinstance(given, tuple) and len(given) != count:
             raise ValueError(f"out must have an array or None for each of the epilogue's {count} results, not "
                              f"{len(given)} of them")
-        found = [*given] if isinstance(given, tuple) else [given, *[None] * (count - 1)]
-        for out, reduced in zip(found, self.reduced):
+        results = [*given] if isinstance(given, tuple) else [given, *[None] * (count - 1)]
+        for out, reduced in zip(results, self.reduced):
             if isinstance(out, np.ndarray) and out.shape != (shape := self.shape_of(reduced)):
                 raise ValueError(f"out must have the result's shape {shape}, but its shape is {out.shape}")
             if isinstance(out, np.ndarray) and self.expression is None:
                 arguments.check_cast(self.result, out.dtype, "out")
-        return found
+        return results
 
 
 class Matrices:
@@ -147,11 +147,11 @@ class Matrices:
     def back(self, x: Array, reduced: str) -> Array:
         """A result with the axes of einsum's. reduced: how, of one of rows or columns alone."""
         kept = [at for at in range(3) if not reduced or at != (2 if reduced.startswith("row") else 1)]
-        whole, labels = [extent for part in self.extents for extent in part], self.output
+        extents, labels = [extent for part in self.extents for extent in part], self.output
         sizes = [size for at in kept for size in self.sizes[at]]
         if self.paired and 2 in kept and self.sizes[2]:
-            whole[-1], sizes[-1] = whole[-1] // 2, sizes[-1] // 2
+            extents[-1], sizes[-1] = extents[-1] // 2, sizes[-1] // 2
         if not reduced:
-            x = x.reshape([whole[at] for at in self.axes]).transpose(np.argsort(self.axes))
+            x = x.reshape([extents[at] for at in self.axes]).transpose(np.argsort(self.axes))
         wanted = labels[:-1] if reduced.startswith("row") else (*labels[:-2], *labels[-1:]) if reduced else labels
         return contraction.arranged(Term(x.reshape(sizes), sum((self.groups[at] for at in kept), ())), wanted)

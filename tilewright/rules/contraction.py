@@ -153,9 +153,9 @@ def groups(a: Term, b: Term, kept: Labels, c: Term | None = None, along: Term | 
         for group in ("m", "batch"):
             if c.array.size > arrays[group].array.size:
                 arrays[group] = c
-    found = {"batch": [x for x in common if x in kept], "k": [x for x in common if x not in kept],
+    labels_of = {"batch": [x for x in common if x in kept], "k": [x for x in common if x not in kept],
              "m": [x for x in a.labels if x not in common], "n": [x for x in b.labels if x not in common]}
-    return Groups(**{group: as_they_lie(arrays[group], labels) for group, labels in found.items()})
+    return Groups(**{group: as_they_lie(arrays[group], labels) for group, labels in labels_of.items()})
 
 
 def as_they_lie(term: Term, labels: Sequence[Label]) -> Labels:
@@ -195,8 +195,8 @@ def layout(a: Term, b: Term, kept: Labels, place: Term | None, output: Labels, b
     """
     looks = ((x.labels, x.array.shape, x.array.strides, x.array.itemsize) for x in (a, b, place) if x)
     key = kept, output, by_second, *looks
-    found: Layout = forks.looked_up(_layouts, key, lambda: _layout(a, b, kept, place, output, by_second))
-    return found
+    known: Layout = forks.looked_up(_layouts, key, lambda: _layout(a, b, kept, place, output, by_second))
+    return known
 
 
 def _layout(a: Term, b: Term, kept: Labels, place: Term | None, output: Labels, by_second: bool) -> Layout:

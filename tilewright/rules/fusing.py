@@ -69,11 +69,11 @@ def fused(call: Call, p: Product, scales: Mapping[str, Array] | None = None) -> 
     kinds = call.semiring.fold.result.kinds if call.semiring else ["float" if p.sums.kind == "f" else "int"]
     if scales:
         expression = expression_of(call.epilogue, ["float"], given)
-        each = [dict(scales)] if not expression.paired else [
+        sets = [dict(scales)] if not expression.paired else [
             {name + str(half) * (x.shape[-1:] > (1,)): x[..., half::2] if x.shape[-1:] > (1,) else x
              for name, x in scales.items()} for half in range(2)]
-        expression = with_scales(expression, kinds[0], tuple(map(tuple, each)))
-        given = given | {name: x for some in each for name, x in some.items()}
+        expression = with_scales(expression, kinds[0], tuple(map(tuple, sets)))
+        given = given | {name: x for some in sets for name, x in some.items()}
     else:
         expression = expression_of(unchanged if call.epilogue is None else call.epilogue, kinds, given)
     if call.semiring and call.semiring.state:
@@ -87,18 +87,18 @@ def fused(call: Call, p: Product, scales: Mapping[str, Array] | None = None) -> 
         x = given[name]
         if x.size:                      # one number, not as many as it is expanded to
             x = x[(..., *(slice(None) if stride else slice(0, 1) for stride in x.strides))]
-        found = format_of(x.dtype)
-        if found is None:
+        number_format = format_of(x.dtype)
+        if number_format is None:
             raise TypeError(f"operands[{name!r}] is {x.dtype}: it must be of integers or real floating-point numbers")
-        if KINDS.index(kind_of(found.name)) > KINDS.index(kind):
+        if KINDS.index(kind_of(number_format.name)) > KINDS.index(kind):
             raise TypeError(f"operands[{name!r}] is {x.dtype}, and the epilogue takes {kind} for it")
         try:
-            whole = np.broadcast_to(x, shape)
+            full = np.broadcast_to(x, shape)
         except ValueError:
             raise ValueError(f"operands[{name!r}] must broadcast to the result's shape {shape}, but its shape is "
                              f"{x.shape}") from None
-        read.append(Aux(name, found.name, _place(x)))
-        arrays.append(whole)
+        read.append(Aux(name, number_format.name, _place(x)))
+        arrays.append(full)
     dtypes, blocks = _dtypes(call, p, expression)
     names = tuple(DEFAULT if x is None else name_of(x) for x in dtypes)
     shapes = tuple({"": shape, "row": shape[:-1], "column": (*shape[:-2], shape[-1])}[x.reduced.partition("_")[0]]
@@ -110,9 +110,9 @@ def with_factors(epilogue: Epilogue, operands: Sequence[Array], sums: np.dtype[A
                  shape: tuple[int, ...], number: Callable[[Array], Array] = np.asarray) -> tuple[Epilogue, list[Array]]:
     """alpha, beta and c, which is broadcast to the product's shape [..., m, n], as further operands. `number`: what
     places alpha and beta."""
-    read, found = list(epilogue.reads), list(operands)
+    read, arrays = list(epilogue.reads), list(operands)
     if alpha == 1 and not beta:
-        return epilogue, found
+        return epilogue, arrays
     how = alpha != 1, bool(beta)
     extended, _ = forks.looked_up(_made, (id(epilogue.expression), *how), lambda: (
         with_scalars(epilogue.expression, *how), epilogue.expression))      # kept: so is its id
@@ -120,13 +120,13 @@ def with_factors(epilogue: Epilogue, operands: Sequence[Array], sums: np.dtype[A
     for name, x in ((ALPHA, alpha if how[0] else None), (BETA, beta if beta else None)):
         if x is not None:
             read.append(Aux(name, name_of(sums), "scalar"))
-            found.append(np.broadcast_to(number(np.array(x, sums)), (*shape[:-1], columns)))
+            arrays.append(np.broadcast_to(number(np.array(x, sums)), (*shape[:-1], columns)))
     if beta:
         c = np.broadcast_to(c, shape)
         parts = [(f"{ADDED}0", c[..., 0::2]), (f"{ADDED}1", c[..., 1::2])] if epilogue.paired else [(ADDED, c)]
         read += [Aux(name, name_of(part.dtype), "full") for name, part in parts]
-        found += [part for _, part in parts]
-    return replace(epilogue, expression=extended, reads=tuple(read)), found
+        arrays += [part for _, part in parts]
+    return replace(epilogue, expression=extended, reads=tuple(read)), arrays
 
 
 def outs_of(call: Call, f: Fused, seen: Callable[[Any, str], Array | None] = arguments.output) -> list[Array | None]:
@@ -137,7 +137,7 @@ def outs_of(call: Call, f: Fused, seen: Callable[[Any, str], Array | None] = arg
     if len(given) != count:
         raise ValueError(f"{call.out_name} must have an array or None for each of the epilogue's {count} results, not "
                          f"{len(given)} of them")
-    found = []
+    outs = []
     for at, (x, shape, dtype) in enumerate(zip(given, f.shapes, f.dtypes)):
         name = call.out_name + f"[{at}]" * isinstance(call.out, tuple)
         out = seen(x, name)
@@ -150,8 +150,8 @@ def outs_of(call: Call, f: Fused, seen: Callable[[Any, str], Array | None] = arg
                 arguments.check_cast(dtype, out.dtype, name)
                 if call.out_dtype is not None and out.dtype.newbyteorder("=") != dtype:
                     raise TypeError(f"{name} has dtype {out.dtype}, but out_dtype asks for {dtype}")
-        found.append(out)
-    return found
+        outs.append(out)
+    return outs
 
 
 def wide_of(call: Call) -> str | None:
@@ -205,10 +205,10 @@ def expression_of(epilogue: Any, sums: list[str], given: dict[str, Array]) -> Ex
                         f"{arguments.shown(epilogue)}")
     kinds = []
     for name, x in given.items():
-        found = format_of(x.dtype)
-        if found is None:
+        number_format = format_of(x.dtype)
+        if number_format is None:
             raise TypeError(f"operands[{name!r}] is {x.dtype}: it must be of integers or real floating-point numbers")
-        kinds.append((name, kind_of(found.name)))
+        kinds.append((name, kind_of(number_format.name)))
     first = [(f"{ACC}{i or ''}", kind) for i, kind in enumerate(sums)]
     return traced(epilogue, (*first, *kinds), positional=len(first))
 
@@ -224,9 +224,9 @@ def bare() -> Epilogue:
 
 
 def name_of(dtype: np.dtype[Any]) -> str:
-    found = format_of(dtype)
-    assert found is not None
-    return found.name
+    number_format = format_of(dtype)
+    assert number_format is not None
+    return number_format.name
 
 
 def _place(x: Array) -> str:
@@ -240,16 +240,16 @@ def _dtypes(call: Call, p: Product, expression: Expression
     """The dtypes asked for, else the product's without an epilogue, if it is of the result's kind."""
     asked = call.out_dtype
     plain = sum(not x.reduced for x in expression.results)
-    each = asked if isinstance(asked, tuple) else (asked,) * plain
-    if len(each) != plain:
+    requested = asked if isinstance(asked, tuple) else (asked,) * plain
+    if len(requested) != plain:
         raise ValueError(f"out_dtype must be a format or {plain} of them, one for each result that is no reduction, "
-                         f"not {len(each)}")
-    wanted, found, blocks = iter(each), list[np.dtype[Any] | None](), list[formats.BlockFormat | None]()
+                         f"not {len(requested)}")
+    wanted, dtypes, blocks = iter(requested), list[np.dtype[Any] | None](), list[formats.BlockFormat | None]()
     for kind, computed, result in zip(expression.kinds, expression.computed, expression.results):
         if result.reduced:
             if computed == "bool":
                 raise TypeError(f"epilogue returns {result.reduced} of comparisons: tw.where makes numbers of them")
-            found.append(None)
+            dtypes.append(None)
             blocks.append(None)
             continue
         one = next(wanted)
@@ -257,15 +257,15 @@ def _dtypes(call: Call, p: Product, expression: Expression
         if blocks[-1] is not None:
             if kind != "float":
                 raise TypeError(f"out_dtype={one!r} is for results that are floats, and the epilogue's is {kind}")
-            found.append(_default(p, kind, True) if p.sums.itemsize == 8 else arguments.F32)
+            dtypes.append(_default(p, kind, True) if p.sums.itemsize == 8 else arguments.F32)
             continue
         dtype = _default(p, kind, call.semiring is None) if one is None else formats.get(one, "out_dtype").dtype
         if one is not None and (dtype.kind == "c" or (kind == "float" and isinstance(formats.find(dtype),
                                                                                      (formats.Integer, formats.Bool)))):
             raise TypeError(f"out_dtype must be of real floating-point numbers for a result of the epilogue that is "
                             f"{kind}, not {one!r}")
-        found.append(dtype)
-    return tuple(found), tuple(blocks)
+        dtypes.append(dtype)
+    return tuple(dtypes), tuple(blocks)
 
 
 def _default(p: Product, kind: str, products: bool) -> np.dtype[Any]:

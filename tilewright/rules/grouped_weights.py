@@ -35,8 +35,8 @@ def right(call: Call, a: Array) -> Right | None:
         w = weights.weights_of(b, trans, "b")
         if w is None:                               # of 6 bits
             assert isinstance(b, Quantized)
-            whole = numbers(b, call.batch_invariant)
-            return Right(whole if trans == "n" else whole.swapaxes(-1, -2), q=b)
+            values = numbers(b, call.batch_invariant)
+            return Right(values if trans == "n" else values.swapaxes(-1, -2), q=b)
         return Right(w.stand_in, prepared(w, a), q=b, w=w, trans=trans)
     if type(b).__module__ == "tilewright.runtime.cpu.packed":
         if trans != "n":
@@ -65,6 +65,6 @@ def prepared(w: weights.Weights, a: Array) -> Prepared:
     """The prologue that decodes elements for products with a."""
     formats_of = {"a": prologues.format_of(a.dtype, "a"), "b": w.source.removesuffix(HALVES)}
     result = prologues.multiplied(formats_of, {"b": "float"})["b"]
-    beside = {weights.NAMES[kind].format("b"): x for kind, x in w.beside.items()}
+    arrays = {weights.NAMES[kind].format("b"): x for kind, x in w.beside.items()}
     call = Call(a, w.stand_in, prologue_b=weights.decoding_of(w, "b", result))
-    return prologues.all_of(call, a, w.stand_in, {"prologue_b": beside})["b"]
+    return prologues.all_of(call, a, w.stand_in, {"prologue_b": arrays})["b"]

@@ -84,14 +84,14 @@ def checked(offsets: Array, axis: str, extent: int) -> NDArray[np.int64]:
 def per_group(operands: Mapping[str, Array], of: Axes) -> dict[str, Array]:
     """The operands of an epilogue that have a number, or one for each column, for each group of rows, as [G, 1, n] or
     [G, 1, 1]: that is their shape, or they are [G, n] or [G, 1] and broadcast to no result [M, n]."""
-    found = {}
+    arrays = {}
     if of.along == "m":
         for name, x in operands.items():
             if x.ndim == 3 and x.shape[:2] == (of.groups, 1):
-                found[name] = x
+                arrays[name] = x
             elif x.ndim == 2 and x.shape[0] == of.groups and of.groups not in (1, of.m):
-                found[name] = x[:, None]
-    return found
+                arrays[name] = x[:, None]
+    return arrays
 
 
 def stand_ins(operands: Mapping[str, Array], grouped: Mapping[str, Array]) -> dict[str, Array]:

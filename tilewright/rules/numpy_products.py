@@ -55,8 +55,8 @@ def overridden(*operands: Any) -> bool:
 
 def override(x: Any) -> Any:
     """The __array_ufunc__ of x's class, if it has one of its own; None in other cases, and where it says None."""
-    found = getattr(type(x), "__array_ufunc__", None)
-    return None if found is np.ndarray.__array_ufunc__ else found
+    ufunc = getattr(type(x), "__array_ufunc__", None)
+    return None if ufunc is np.ndarray.__array_ufunc__ else ufunc
 
 
 def by_operands_class(call: Call) -> Any:
@@ -104,12 +104,12 @@ def product(call: Call, a: Array, b: Array, c: Any, out: Array | None) -> tuple[
     p = decide(call, a, b, c, out, Arithmetic(_dtypes, _factor))
     a, b = (x.conj() if trans == "c" else x for x, trans in ((p.a, call.trans_a), (p.b, call.trans_b)))
     with np.errstate(all="ignore"):
-        found: Array = matmul(a, b, dtype=p.sums, casting="unsafe")
+        result: Array = matmul(a, b, dtype=p.sums, casting="unsafe")
         if not _is_one(p.alpha):
-            found = np.asarray(np.multiply(found, p.alpha, dtype=p.sums))
+            result = np.asarray(np.multiply(result, p.alpha, dtype=p.sums))
         if p.beta:
-            found = np.asarray(found + (p.c if _is_one(p.beta) else np.multiply(p.c, p.beta)))
-    return p, found if found.shape == p.shape else np.array(np.broadcast_to(found, p.shape))
+            result = np.asarray(result + (p.c if _is_one(p.beta) else np.multiply(p.c, p.beta)))
+    return p, result if result.shape == p.shape else np.array(np.broadcast_to(result, p.shape))
 
 
 def _dtypes(a: Array, b: Array, c: Any, out_dtype: Any, *_: Any) -> tuple[np.dtype[Any], np.dtype[Any]]:

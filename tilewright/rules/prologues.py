@@ -39,11 +39,11 @@ def shared_out(call: Call, given: Mapping[str, Any]) -> dict[str, dict[str, Any]
     functions = {name: f for name in ("epilogue", "prologue_a", "prologue_b") if (f := getattr(call, name)) is not None}
     if len(functions) == 1:
         return {name: dict(given) for name in functions}
-    found = {name: {x: given[x] for x in given if x in _names(f)} for name, f in functions.items()}
-    unused = [x for x in given if not any(x in each for each in found.values())]
+    shares = {name: {x: given[x] for x in given if x in _names(f)} for name, f in functions.items()}
+    unused = [x for x in given if not any(x in taken for taken in shares.values())]
     if unused:
         raise TypeError(f"operands has {', '.join(unused)}, which is a parameter of none of {', '.join(functions)}")
-    return found
+    return shares
 
 
 def _names(function: Any) -> list[str]:
@@ -64,7 +64,7 @@ def prepared(function: Any, x: Array, role: str, given: Mapping[str, Array]) -> 
     if isinstance(function, Prologue):
         if function.source.removesuffix(HALVES) != source:
             raise TypeError(f"{name} was made for elements of {function.source}, and {role} is {x.dtype}")
-        names = [each.name for each in function.reads]
+        names = [aux.name for aux in function.reads]
         if set(names) != set(given):
             raise TypeError(f"operands must have the names of {name} ({', '.join(names)}), and has "
                             f"({', '.join(given)})")
@@ -72,15 +72,15 @@ def prepared(function: Any, x: Array, role: str, given: Mapping[str, Array]) -> 
     if not callable(function):
         raise TypeError(f"{name} must be a function of an element and operands, or what tilewright.prologue makes, not "
                         f"{arguments.shown(function)}")
-    kinds = [(each, kind_of(format_of(y.dtype, f"operands[{each!r}]"))) for each, y in given.items()]
+    kinds = [(aux, kind_of(format_of(y.dtype, f"operands[{aux!r}]"))) for aux, y in given.items()]
     return traced(function, ((ELEMENT, kind_of(source)), *kinds), name), None
 
 
 def format_of(dtype: np.dtype[Any], name: str) -> str:
-    found = None if dtype.kind == "c" else formats.find(dtype)
-    if found is None:
+    number_format = None if dtype.kind == "c" else formats.find(dtype)
+    if number_format is None:
         raise TypeError(f"{name} is {dtype}: with a prologue it must be of integers or real floating-point numbers")
-    return found.name
+    return number_format.name
 
 
 def multiplied(sources: Mapping[str, str], kinds: Mapping[str, str]) -> dict[str, str]:
@@ -99,25 +99,25 @@ def multiplied(sources: Mapping[str, str], kinds: Mapping[str, str]) -> dict[str
 def all_of(call: Call, a: Array, b: Array, given: Mapping[str, dict[str, Array]]) -> dict[str, Prepared]:
     """The prologues of a call's operands, by role. TypeError and ValueError for what the argument named may not be."""
     arrays = {"a": a, "b": b}
-    given = {name: {x: _narrow(y) for x, y in each.items()} for name, each in given.items()}
+    given = {name: {x: _narrow(y) for x, y in arrays_of.items()} for name, arrays_of in given.items()}
     functions = {role: f for role in "ab" if (f := getattr(call, f"prologue_{role}")) is not None}
     if not functions:
         return {}
-    found = {role: prepared(f, arrays[role], role, given[f"prologue_{role}"]) for role, f in functions.items()}
+    expressions = {role: prepared(f, arrays[role], role, given[f"prologue_{role}"]) for role, f in functions.items()}
     sources = {role: format_of(x.dtype, role) for role, x in arrays.items()}
-    formats_of = multiplied(sources, {role: expression.kinds[0] for role, (expression, _) in found.items()})
+    formats_of = multiplied(sources, {role: expression.kinds[0] for role, (expression, _) in expressions.items()})
     made = {}
-    for role, (expression, ready) in found.items():
+    for role, (expression, ready) in expressions.items():
         x, name = arrays[role], f"prologue_{role}"
         if x.ndim < 2:
             raise ValueError(f"{role} must have two axes or more with {name}, and its shape is {x.shape}")
-        groups = {each.name: each.group for each in ready.reads} if ready else {}
-        read = [_beside(each, kind, given[name][each], x, role, groups.get(each, 1))
-                for each, kind in expression.parameters[1:]]
-        beside = tuple(each for each, _ in read)
+        groups = {arrays_of.name: arrays_of.group for arrays_of in ready.reads} if ready else {}
+        read = [_beside(arrays_of, kind, given[name][arrays_of], x, role, groups.get(arrays_of, 1))
+                for arrays_of, kind in expression.parameters[1:]]
+        reads = tuple(arrays_of for arrays_of, _ in read)
         result = ready.result if ready else formats_of[role]
         source = ready.source if ready else sources[role]
-        made[role] = Prepared(checked_prologue(expression, beside, source, result, name),
+        made[role] = Prepared(checked_prologue(expression, reads, source, result, name),
                               tuple(array for _, array in read))
     return made
 
@@ -128,11 +128,11 @@ def decided(call: Call, a: Array, b: Array, c: Any, wide: str | None, prepared: 
     says so. Of a product without k prologues are taken out of `prepared`."""
     stand_ins = [np.empty(0, formats.FORMATS[prepared[role].prologue.result].dtype) if role in prepared else x
                  for role, x in zip("ab", (a, b))]
-    whole = formats.integral(*(f for f in (formats.find(x.dtype) for x in stand_ins if x.dtype.kind != "c") if f))
+    integral = formats.integral(*(f for f in (formats.find(x.dtype) for x in stand_ins if x.dtype.kind != "c") if f))
 
     def dtypes(a: Any, b: Any, *others: Any) -> tuple[np.dtype[Any], np.dtype[Any]]:
         return arguments.dtypes(stand_ins[0], stand_ins[1], *others)
-    p = decide(call._replace(out_dtype=None if whole == (wide == "f64") else wide), a, b, c, None,
+    p = decide(call._replace(out_dtype=None if integral == (wide == "f64") else wide), a, b, c, None,
                KERNELS._replace(dtypes=dtypes) if prepared else KERNELS)
     if prepared and p.sums.kind == "c":
         raise TypeError(f"prologues must be None for complex products, whose sums here are {p.sums}")
@@ -143,8 +143,8 @@ def decided(call: Call, a: Array, b: Array, c: Any, wide: str | None, prepared: 
 
 def _narrow(x: Array) -> Array:
     """A number, as those of Python are, in 32 bits if it is whole and these hold it."""
-    whole = x.ndim == 0 and x.dtype.kind == "i" and x.dtype.itemsize == 8 and -2**31 <= int(x) < 2**31
-    return x.astype(np.int32) if whole else x
+    small_integer = x.ndim == 0 and x.dtype.kind == "i" and x.dtype.itemsize == 8 and -2**31 <= int(x) < 2**31
+    return x.astype(np.int32) if small_integer else x
 
 
 def _beside(name: str, kind: str, x: Array, of: Array, role: str, group: int) -> tuple[Aux, Array]:
@@ -163,10 +163,10 @@ def _beside(name: str, kind: str, x: Array, of: Array, role: str, group: int) ->
     if group > 1:
         shape[axis] = count
     try:
-        whole = np.broadcast_to(x, shape)
+        full = np.broadcast_to(x, shape)
     except ValueError:
         raise ValueError(f"{label} must broadcast to the shape of {role}, {of.shape}, or have there a number for each "
                          f"of several equal blocks of k = {k} steps, but its shape is {x.shape}") from None
-    rows, columns = (whole.shape[at] > 1 and whole.strides[at] != 0 for at in (-2, -1))
+    rows, columns = (full.shape[at] > 1 and full.strides[at] != 0 for at in (-2, -1))
     place = "full" if rows and columns else "row" if columns else "column" if rows else "scalar"
-    return Aux(name, format, place, group), whole
+    return Aux(name, format, place, group), full

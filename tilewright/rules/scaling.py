@@ -74,13 +74,13 @@ def kind_of(pair: Sequence[Array], n: int) -> str:
 def of_problem(problem: Gemm, pair: Sequence[Array]) -> tuple[Array, Array]:
     """scale_a and scale_b of a problem with scales as views [..., m, blocks] and [..., blocks, n]: of the operand's
     shape as it is multiplied with 1 or blocks for k, or 1 where several share one. ValueError for others."""
-    found, p, blocked = [], problem, problem.scales in SCALE_BLOCKS
+    shapes, p, blocked = [], problem, problem.scales in SCALE_BLOCKS
     for scale, name in zip(pair, "ab"):
         x = np.broadcast_to(np.int8(0), p.shapes[name])
         blocks = by_blocks(scale, x, name) if blocked else None
         scale = by_sums(scale, x, "n", name) if blocks is None else blocks
-        found.append(scale.reshape((1,) * x.ndim) if not scale.ndim else scale)
-    lead, (of_a, of_b) = p.shapes["out"][:-2], found
+        shapes.append(scale.reshape((1,) * x.ndim) if not scale.ndim else scale)
+    lead, (of_a, of_b) = p.shapes["out"][:-2], shapes
     if blocked:
         along, across = -(-p.k // SCALE_BLOCK), -(-p.n // SCALE_BLOCKS[p.scales])
         if of_b.shape[-1] not in (1, across):
@@ -138,11 +138,11 @@ SCALED = Arithmetic(_dtypes, arguments.factor)
 
 def sums_of(a: Array, b: Any) -> np.dtype[Any]:
     """In what elements' products are added up."""
-    found = [formats.get(x.dtype, name) for x, name in ((a, "a"), (b, "b"))]
-    if any(isinstance(f, formats.Complex) for f in found):
+    operands = [formats.get(x.dtype, name) for x, name in ((a, "a"), (b, "b"))]
+    if any(isinstance(f, formats.Complex) for f in operands):
         raise TypeError(f"operands with scales must be real, but a is {a.dtype} and b is {b.dtype}")
     if _whole(a, b):
-        return whole_sums(found, a.shape[-1])
+        return whole_sums(operands, a.shape[-1])
     return arguments.dtypes(a, np.empty(0, b.dtype), None, None)[0]
 
 

@@ -139,15 +139,15 @@ def collapse(a: Array, b: Array, c: Array, *scales: Array, wider: bool = True, b
         axes.pop()
     if len(axes) == c.ndim - 2:
         return arrays
-    extents, found = tuple(extent for extent, _ in axes), []
+    extents, collapsed = tuple(extent for extent, _ in axes), []
     for x, array in enumerate(arrays):
         (height, width), (row, column) = array.shape[-2:], array.strides[-2:]
         if x in of_m:
             height, row = m, rows[of_m.index(x)]
         if wider and x in of_n:
             width, column = n, cols[of_n.index(x)]
-        found.append(strided(array, (*extents, height, width), (*(strides[x] for _, strides in axes), row, column)))
-    return tuple(found)
+        collapsed.append(strided(array, (*extents, height, width), (*(strides[x] for _, strides in axes), row, column)))
+    return tuple(collapsed)
 
 
 def strided(x: Array, shape: tuple[int, ...], strides: Strides) -> Array:
@@ -174,9 +174,9 @@ def merged_into(x: Array, shape: Sequence[int]) -> Array | None:
         run: list[tuple[int, Any]] = []
         while math.prod(n for n, _ in run) < extent:
             run.append(axes.pop(0))
-        if len(found := merge(run)) > 1:
+        if len(kept := merge(run)) > 1:
             return None
-        strides += [stride for _, (stride,) in found] or [0]
+        strides += [stride for _, (stride,) in kept] or [0]
     return strided(x, tuple(shape), tuple(strides))
 
 

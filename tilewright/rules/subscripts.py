@@ -65,16 +65,16 @@ def _sublist(value: Any, name: str) -> list[Label]:
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
         raise TypeError(f"{name} must be a list of integers, or of integers and one Ellipsis, not {value!r}; the forms "
                         f"are {FORMS}")
-    found: list[Label] = []
+    labels: list[Label] = []
     for label in value:
         if label is not Ellipsis and (isinstance(label, bool) or not hasattr(label, "__index__")):
             raise TypeError(f"{name} must be integers, or one Ellipsis among them, not {label!r}")
         if label is not Ellipsis and label.__index__() < 0:
             raise ValueError(f"{name} must not be negative, and one is {label}")
-        found.append(DOTS if label is Ellipsis else label.__index__())
-    if found.count(DOTS) > 1:
-        raise ValueError(f"{name} may have one Ellipsis, not {found.count(DOTS)}")
-    return found
+        labels.append(DOTS if label is Ellipsis else label.__index__())
+    if labels.count(DOTS) > 1:
+        raise ValueError(f"{name} may have one Ellipsis, not {labels.count(DOTS)}")
+    return labels
 
 
 def resolve(labels: Sequence[Sequence[Label]], output: Sequence[Label] | None,
@@ -83,17 +83,17 @@ def resolve(labels: Sequence[Sequence[Label]], output: Sequence[Label] | None,
     inputs = []
     sizes: dict[Label, int] = {}            # not dict[...](), which torch.compile does not trace
     for number, (term, shape) in enumerate(zip(labels, shapes)):
-        found = _without_dots(term, shape, number)
-        for axis, (label, size) in enumerate(zip(found, shape)):
-            if shape[found.index(label)] != size:
+        resolved = _without_dots(term, shape, number)
+        for axis, (label, size) in enumerate(zip(resolved, shape)):
+            if shape[resolved.index(label)] != size:
                 raise ValueError(f"operand {number} of shape {shape} has label {label!r} for axes of sizes "
-                                 f"{shape[found.index(label)]} and {size}, which have no diagonal")
+                                 f"{shape[resolved.index(label)]} and {size}, which have no diagonal")
             known = sizes.setdefault(label, size)
             if 1 not in (known, size) and known != size:
                 raise ValueError(f"label {label!r} has size {known} before, and operand {number} of shape {shape} has "
                                  f"{size} in axis {axis}")
             sizes[label] = size if known == 1 else known
-        inputs.append(found)
+        inputs.append(resolved)
     return Terms(tuple(inputs), _output(output, inputs), sizes)
 
 

@@ -71,21 +71,21 @@ def weights_of(q: Any, trans: str, role: str) -> Weights | None:
         if q.format.element.bits == 8:
             elements = elements[(..., slice(q.length), *(slice(None),) * (-1 - along))]
         halves = along if source.endswith(HALVES) else None
-        found = Weights(source, q.shape, elements, {"scales": scales}, q.format.block, q.tensor_scale, halves)
+        record = Weights(source, q.shape, elements, {"scales": scales}, q.format.block, q.tensor_scale, halves)
     else:
         if q.axis not in (None, axis if trans == "n" else -3 - axis):
             raise ValueError(f"the groups of {role} must be along k, axis {axis if trans == 'n' else -3 - axis} of it, "
                              f"but they are along axis {q.axis}: quantize(x, ..., axis=...), or trans_{role}")
-        beside = {name: x for name in NAMES if (x := getattr(q, name)) is not None}
+        arrays = {name: x for name in NAMES if (x := getattr(q, name)) is not None}
         how = q.nibbles
-        found = Weights(q.format.name + HALVES * (how is not None), q.shape, q.elements, beside, q.group,
+        record = Weights(q.format.name + HALVES * (how is not None), q.shape, q.elements, arrays, q.group,
                         halves=how.axis if how else None)
     if trans == "n":
-        return found
-    shape = (*found.shape[:-2], *found.shape[:-3:-1])
-    return found._replace(shape=shape, elements=found.elements.swapaxes(-1, -2),
-                          halves=None if found.halves is None else -3 - found.halves,
-                          beside={name: x.swapaxes(-1, -2) for name, x in found.beside.items()})
+        return record
+    shape = (*record.shape[:-2], *record.shape[:-3:-1])
+    return record._replace(shape=shape, elements=record.elements.swapaxes(-1, -2),
+                          halves=None if record.halves is None else -3 - record.halves,
+                          beside={name: x.swapaxes(-1, -2) for name, x in record.beside.items()})
 
 
 def present(call: Call) -> bool:
@@ -175,8 +175,8 @@ def decoding_of(w: Weights, role: str, result: str) -> Prologue:
     source = w.source.removesuffix(HALVES)
     zero = kind_of(format_of(w.beside["zeros"]).name) if "zeros" in names else ""
     e = expression(source, role, zero, "minima" in names)
-    beside = tuple(Aux(name, format_of(w.beside[kind]).name, *_place(w, kind)) for kind, name in names.items())
-    return checked_prologue(e, beside, w.source, result, f"prologue_{role}")
+    reads = tuple(Aux(name, format_of(w.beside[kind]).name, *_place(w, kind)) for kind, name in names.items())
+    return checked_prologue(e, reads, w.source, result, f"prologue_{role}")
 
 
 def expression(source: str, role: str, zero: str, minimum: bool = False) -> Expression:

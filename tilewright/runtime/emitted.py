@@ -83,8 +83,8 @@ class Emitted:
         key = chip if "target" in self._taken else None if cpu else chip.warp
         if key not in self._functions:
             own = of_chip(chip, self.threads)
-            found = self.emit(**{name: own[name] for name in own.keys() & self._taken.keys()})
-            self._functions[key] = arguments.recorded(found)
+            emitted = self.emit(**{name: own[name] for name in own.keys() & self._taken.keys()})
+            self._functions[key] = arguments.recorded(emitted)
         return self._functions[key]
 
     def _anywhere(self, *args: Any, grid: Any = None) -> Any:

@@ -218,12 +218,12 @@ def again(library: Any, like: Asked, arrays: Sequence[Any], results: Sequence[An
     """The result, or a tuple of them, if there was such a call; None if the long way has to be taken."""
     key, at = like
     try:
-        found = records.get(key)
+        record = records.get(key)
     except TypeError:                   # what cannot be hashed, of which the long way has words
         return None
-    if found is None:
+    if record is None:
         return None
-    run, made, spans, device, _, _, shared = found
+    run, made, spans, device, _, _, shared = record
     stream = 0 if device is None else library.stream(arrays[0], device)
     if len(made) == 1 and results[0] is None:       # as below, but in less time
         x = made[0]() if device is None else made[0](stream)
@@ -231,7 +231,7 @@ def again(library: Any, like: Asked, arrays: Sequence[Any], results: Sequence[An
         if place & library.alignment or run(at, arrays, (x,), alpha, stream):
             return None
         if watch.ran is not None:
-            watch.ran.append((found, at))
+            watch.ran.append((record, at))
         return x
     outs, i = [], len(arrays)
     if len(made) > len(results):                    # one None stands for all
@@ -250,7 +250,7 @@ def again(library: Any, like: Asked, arrays: Sequence[Any], results: Sequence[An
     if run(at, arrays, outs, alpha, stream):
         return None
     if watch.ran is not None:
-        watch.ran.append((found, at))
+        watch.ran.append((record, at))
     return tuple(outs) if len(outs) > 1 else x
 
 

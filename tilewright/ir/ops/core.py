@@ -191,8 +191,8 @@ def _reciprocal_nvptx(low, t, x, one):
     if t.bits != 32:
         return low.b.fdiv(one, x, name="reciprocal")
     lanes = [x] if t.length == 1 else [low.b.extract_element(x, low.i32(e)) for e in range(t.length)]
-    found = [low.call("llvm.nvvm.rcp.approx.ftz.f", t.scalar, lane, name="near") for lane in lanes]
-    near, fma = low.pack(found, t) if t.length > 1 else found[0], f"llvm.fma.{t}"
+    approximations = [low.call("llvm.nvvm.rcp.approx.ftz.f", t.scalar, lane, name="near") for lane in lanes]
+    near, fma = low.pack(approximations, t) if t.length > 1 else approximations[0], f"llvm.fma.{t}"
     return low.call(fma, t, near, low.call(fma, t, low.b.fneg(x), near, one), near, name="reciprocal")
 
 

@@ -140,8 +140,8 @@ def fence_device(k: Kernel) -> None:
 # ---- lanes of a warp
 
 def _exchanged_nvidia(low: Any, x: Any, mask: int, warp: int) -> Any:
-    whole, clamp = low.i32(-1), low.i32(warp - 1)
-    return low.call("llvm.nvvm.shfl.sync.bfly.i32", x.type, whole, x, low.i32(mask), clamp, name="exchanged")
+    all_lanes, clamp = low.i32(-1), low.i32(warp - 1)
+    return low.call("llvm.nvvm.shfl.sync.bfly.i32", x.type, all_lanes, x, low.i32(mask), clamp, name="exchanged")
 
 
 def _exchanged_amd(low: Any, x: Any, mask: int, warp: int) -> Any:

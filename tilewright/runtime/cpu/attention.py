@@ -72,8 +72,8 @@ repeats.derived.append(_planned)
 
 
 def _chosen(case: AttentionCase, target: CpuTarget) -> CpuAttention:
-    found: CpuAttention = forks.looked_up(_planned, (case, target), lambda: choice.chosen(case, target)[0])
-    return found
+    planned: CpuAttention = forks.looked_up(_planned, (case, target), lambda: choice.chosen(case, target)[0])
+    return planned
 
 
 @lru_cache(maxsize=512)
@@ -104,9 +104,9 @@ def sequences(call: Attending) -> np.ndarray:
 
 def placed(on: Host, name: str, x: Array, letters: str, ragged: bool) -> dict[str, Any]:
     """Fields that say where an array is, and how far it is from each index to the next."""
-    found = {f"{name}_at": on.address_of(x), **{f"{name}_{letter}": stride // x.itemsize
+    places = {f"{name}_at": on.address_of(x), **{f"{name}_{letter}": stride // x.itemsize
                                                 for letter, stride in zip(letters, x.strides)}}
-    return found | ({f"{name}_s": 0} if ragged else {})
+    return places | ({f"{name}_s": 0} if ragged else {})
 
 
 def fields_of(call: Attending, result: Array, lse: Array | None, on: Host) -> tuple[dict[str, Any], list[Any]]:
@@ -200,7 +200,7 @@ def tasks_of(call: Attending, result: Array, lse: Array | None, threads: int, ta
         value_width, rows = -(-few.VALUE_SIZE // lanes) * lanes, p.group * p.queries
         fields |= {"count": count, "parts": parts}
         counters, own = heads, -(-count * rows * (2*lanes + value_width) * size // 64) * 64
-        each = sum(plans.rows_memory(few, rows, lanes).values()) * size
+        room = sum(plans.rows_memory(few, rows, lanes).values()) * size
         emitter, spec = f"attention_rows:emit_{'rows' if few.ROWS else 'few'}", tuple(few)
     else:
         (strip_spec, layout), strips = _strips(p, target, plan), plan.strips
@@ -208,7 +208,7 @@ def tasks_of(call: Attending, result: Array, lse: Array | None, threads: int, ta
         blocks = -(-p.group * int(sequences(call)[:, 1].max(initial=0)) // (lanes*strips))
         count = blocks * heads
         fields |= {"strips": strips, "blocks": blocks, "count": count}
-        each, emitter = strips*layout.state_bytes + layout.shared_bytes, "attention:emit_attention"
+        room, emitter = strips*layout.state_bytes + layout.shared_bytes, "attention:emit_attention"
         spec = tuple(strip_spec)
     function = on.address(emitter, target, *spec) if count else 0
-    return Tasks.filled(on, function, names, fields, min(threads, count), each, kept, counters, own)
+    return Tasks.filled(on, function, names, fields, min(threads, count), room, kept, counters, own)

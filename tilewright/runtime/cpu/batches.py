@@ -108,13 +108,13 @@ def _each(recipe: Recipe, batch: int, steps: tuple[int, ...], job: array, shares
     fields = {"driver": recipe.function, "batch": batch, "batch_parts": shares, "within": within,
               **dict(zip(_STEPS, steps)), "fields": len(job),
               **{f"at_{name}": recipe.at[name] for name in "abc"}}
-    whole = array("q", [fields[name] for name in jobs.EACH])
-    whole.extend(job)
+    words = array("q", [fields[name] for name in jobs.EACH])
+    words.extend(job)
     parts, threads = shares * within, recipe.shape.threads
     if parts > 1:
         recipe.host.reserve(threads)
     function = recipe.host.address("skinny:emit_each", recipe.target)
-    return Work(function, whole, parts, min(parts, threads), woken(flops, threads), layout=(*jobs.EACH, *recipe.at))
+    return Work(function, words, parts, min(parts, threads), woken(flops, threads), layout=(*jobs.EACH, *recipe.at))
 
 
 def _each_packed(recipe: Recipe, batch: int, steps: tuple[int, ...], job: array, space: Any) -> Work | None:
@@ -202,10 +202,10 @@ def by_copy(recipe: Recipe, step: int, space: Any) -> Work | None:
         return None
     fields = {"driver": recipe.function, "steps": steps, "step": step, "fields": len(job), "at_b": recipe.at["b"],
               "copies": space.address if spaced else 0}
-    whole = array("q", [fields[name] for name in jobs.COPIED])
-    whole.extend(job)
+    words = array("q", [fields[name] for name in jobs.COPIED])
+    words.extend(job)
     function = recipe.host.address("skinny:emit_copied", recipe.target, size)
-    return Work(function, whole, recipe.parts, min(recipe.parts, shape.threads), recipe.wake,
+    return Work(function, words, recipe.parts, min(recipe.parts, shape.threads), recipe.wake,
                 layout=(*jobs.COPIED, *recipe.at), spaced=spaced)
 
 
@@ -222,17 +222,17 @@ def _whole_products(recipe: Recipe, batch: int, flops: int) -> int:
 
 
 def _batch_packed(recipe: Recipe, batch: int, steps: tuple[int, ...], job: array, team: int) -> None:
-    at, (each, b_at, sums_at) = recipe.at, recipe.of_one_thread()
-    space = recipe.host.take(team * each)
+    at, (a_space, b_at, sums_at) = recipe.at, recipe.of_one_thread()
+    space = recipe.host.take(team * a_space)
     try:
         job[at["jc_ways"]] = job[at["ic_ways"]] = job[at["jr_ways"]] = 1
         job[at["a_space"]], job[at["b_space"]] = space.address, space.address + b_at
         job[at["sums"]] = space.address + sums_at
-        fields = {"driver": recipe.function, "product": recipe.host.job(job), "batch": batch, "space_step": each,
+        fields = {"driver": recipe.function, "product": recipe.host.job(job), "batch": batch, "space_step": a_space,
                   **dict(zip(_STEPS, steps))}
-        whole = array("q", [fields.get(name, 0) for name in jobs.BATCH])
+        words = array("q", [fields.get(name, 0) for name in jobs.BATCH])
         function = recipe.host.address("gemm:emit_batch", recipe.target)
-        address = recipe.host.job(whole)
+        address = recipe.host.job(words)
         if team == 1:
             recipe.host.callable(function)(address, 0)
         else:

@@ -73,16 +73,16 @@ def planned(a: Array, b: Array, c: Array, counts: tuple[int, int, int, int], thr
             target: CpuTarget | None = None, invariant: str = "") -> Recipe | None:
     """The recipe by which `gemm` multiplies; None if it does not."""
     splits = _splits(a, b, c, counts)
-    found = lowered(a, b, c, splits, threads, amx.permitted(target or detect()), Numerics(invariant=invariant))
-    if found.shape.tiles or found.shape.words or found.shape.complex:
+    problem = lowered(a, b, c, splits, threads, amx.permitted(target or detect()), Numerics(invariant=invariant))
+    if problem.shape.tiles or problem.shape.words or problem.shape.complex:
         return None
-    return recipe(found, splits)
+    return recipe(problem, splits)
 
 
 def packs(a: Array, b: Array, c: Array, counts: tuple[int, int, int, int], threads: int) -> bool:
     """Whether `fused` multiplies such operands, where c is a matrix in the dtype of the sums."""
-    found, _ = fused(a, b, c, counts, threads, amx.permitted(detect()), PLAIN)
-    return not (found.shape.tiles or found.shape.words or found.shape.complex)
+    problem, _ = fused(a, b, c, counts, threads, amx.permitted(detect()), PLAIN)
+    return not (problem.shape.tiles or problem.shape.words or problem.shape.complex)
 
 
 def fused(a: Array, b: Array, c: Array, counts: tuple[int, int, int, int], threads: int, target: CpuTarget,
@@ -95,8 +95,8 @@ def fused(a: Array, b: Array, c: Array, counts: tuple[int, int, int, int], threa
     rsc, csc = engine.strides(c[0] if counts[0] else c)
     rows, columns = c.shape[-2:]
     by_rows = [*splits[:2], Split([(rows, columns)], [(columns, 1)])]
-    found = lowered(a, b, c, by_rows, threads, target, numerics, sums, beside)
-    return found._replace(strides=found.strides._replace(rsc=rsc, csc=csc)), by_rows
+    problem = lowered(a, b, c, by_rows, threads, target, numerics, sums, beside)
+    return problem._replace(strides=problem.strides._replace(rsc=rsc, csc=csc)), by_rows
 
 
 def _splits(a: Array, b: Array, c: Array, counts: tuple[int, int, int, int]) -> list[Split]:

@@ -120,8 +120,8 @@ def _add(beta: float, c: Array, product: Array) -> None:
 @cache      # NumPy makes the name of a dtype anew each time, and takes microseconds
 def format_of(dtype: np.dtype[Any]) -> str:
     """The number format of a dtype; "" for what is none, and for numbers in another order of bytes."""
-    found = formats.find(dtype) if dtype.isnative else None
-    return found.name if found else ""
+    number_format = formats.find(dtype) if dtype.isnative else None
+    return number_format.name if number_format else ""
 
 
 @cache
@@ -174,11 +174,11 @@ def lowered(a: Array, b: Array, c: Array, threads: int, target: CpuTarget, word:
             conj: str = "", numerics: Numerics = PLAIN) -> tuple[Lowered, bool, str]:
     """What to multiply for these operands; whether that is C^T = B^T @ A^T; and which of its operands are conjugated.
     """
-    found = product(a, b, c, threads, numerics)
-    transposed = lowering.exchanges(found)
+    problem = product(a, b, c, threads, numerics)
+    transposed = lowering.exchanges(problem)
     if transposed:
-        found, conj = found.swapped, conj.translate(SWAPPED)
-    return lowering.lower(found, target, word), transposed, conj
+        problem, conj = problem.swapped, conj.translate(SWAPPED)
+    return lowering.lower(problem, target, word), transposed, conj
 
 
 class Planned(NamedTuple):
@@ -374,15 +374,15 @@ def _through_temporary(recipe: Recipe, swapped: bool, a: Array, b: Array, c: Arr
     shape = recipe.shape
     rows, cols = c.shape[:-3:-1] if swapped else c.shape[-2:]
     if shape.tiles:                         # their C lies by columns
-        whole = program.empty((*c.shape[:-2], cols, rows), c.dtype).swapaxes(-1, -2)
+        temporary = program.empty((*c.shape[:-2], cols, rows), c.dtype).swapaxes(-1, -2)
     else:
-        whole = program.empty((*c.shape[:-2], rows, cols), c.dtype)
+        temporary = program.empty((*c.shape[:-2], rows, cols), c.dtype)
     if recipe.onto_temporary is None:
         rsc, csc = (1, shape.m) if shape.tiles else (shape.n, 1)
         recipe.onto_temporary = recipe.onto(recipe.strides._replace(rsc=rsc, csc=csc))
     c = c.swapaxes(-1, -2) if swapped else c
     if beta:
-        program.assign(whole, c)
-    special = run(recipe.onto_temporary, swapped, a, b, whole, alpha, beta, beside)
-    program.assign(c, whole)
+        program.assign(temporary, c)
+    special = run(recipe.onto_temporary, swapped, a, b, temporary, alpha, beta, beside)
+    program.assign(c, temporary)
     return special

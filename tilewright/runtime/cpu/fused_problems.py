@@ -45,8 +45,8 @@ def by_problem(problem: Gemm, planned: Planned, word: str, a: Array, b: Array, o
                operands: Mapping[str, Any] | None, outs: Sequence[Array | None], compute: Any) -> Any:
     """The results of a compiled problem's epilogue, the first that is no reduction in `out`: one, or a tuple."""
     of, made, stand_ins, epilogue, prologues = _of_problem(problem, planned, word, a, b)
-    like = [*stand_ins, *(x for each in prologues.values() for x in each.arrays)]
-    read: list[Aux] = [*epilogue.reads, *(x for each in prologues.values() for x in each.prologue.reads)]
+    like = [*stand_ins, *(x for prepared in prologues.values() for x in prepared.arrays)]
+    read: list[Aux] = [*epilogue.reads, *(x for prepared in prologues.values() for x in prepared.prologue.reads)]
     arrays = iter(_named(read, operands, like))
     given = [next(arrays) for _ in epilogue.reads]
     prologues = {role: x._replace(arrays=tuple(next(arrays) for _ in x.arrays)) for role, x in prologues.items()}
@@ -60,20 +60,20 @@ def by_problem(problem: Gemm, planned: Planned, word: str, a: Array, b: Array, o
         direct = own is not None and own.dtype == dtype and (not beta or own is not out)
         results.append(None if x is None else own if direct else np.empty(shape, x.dtype))
         kept.append(own)
-    whole = (*out.shape[:-2], *of.sizes[:2])
-    extended, factors = fusing.with_factors(epilogue, given, of.dtype, alpha, beta, out if beta else None, whole)
+    extents = (*out.shape[:-2], *of.sizes[:2])
+    extended, factors = fusing.with_factors(epilogue, given, of.dtype, alpha, beta, out if beta else None, extents)
     if beta and epilogue.paired:
         raise ValueError("beta must be 0 for an epilogue of pairs of columns: out has half as many as there are sums")
     numbers = compute(of, results, factors, extended, prologues=prologues)
     if numbers is None:
         numbers = compute(of._replace(word=""), results, factors, extended, prologues=prologues)
-    reduced, found = iter(numbers), []
+    reduced, values = iter(numbers), []
     for x, own in zip(results, kept):
         one = next(reduced) if x is None else x
         if own is not None and own is not one:
             own[...] = one.astype(own.dtype)
-        found.append(one if own is None else own)
-    return tuple(found) if len(found) > 1 else found[0]
+        values.append(one if own is None else own)
+    return tuple(values) if len(values) > 1 else values[0]
 
 
 def _of_problem(problem: Gemm, planned: Planned, word: str, a: Array, b: Array
@@ -119,9 +119,9 @@ def _stand_in(shape: tuple[int, ...], format: str, letter: str) -> Array:
     """A contiguous matrix, whose elements are not there; "t": the transpose of one."""
     dtype = formats.FORMATS[format].dtype
     rows, cols = shape if letter == "n" else shape[::-1]
-    found = np.lib.stride_tricks.as_strided(np.empty(1, f"u{dtype.itemsize}"), (rows, cols),
+    stand_in = np.lib.stride_tricks.as_strided(np.empty(1, f"u{dtype.itemsize}"), (rows, cols),
                                             (cols*dtype.itemsize, dtype.itemsize)).view(dtype)
-    return found if letter == "n" else found.T
+    return stand_in if letter == "n" else stand_in.T
 
 
 def _named(read: Sequence[Aux], operands: Mapping[str, Any] | None, like: list[Array]) -> list[Array]:
@@ -132,15 +132,15 @@ def _named(read: Sequence[Aux], operands: Mapping[str, Any] | None, like: list[A
     if set(names) != set(given):
         raise TypeError(f"operands must have the names of the problem's functions ({', '.join(names)}), and has "
                         f"({', '.join(given)})")
-    found = []
+    named = []
     for x, one in zip(read, like, strict=True):
         array = np.asarray(given[x.name], formats.FORMATS[x.format].dtype if np.ndim(given[x.name]) == 0 else None)
         if format_of(array.dtype) != x.format or not array.flags.aligned:
             raise TypeError(f"operands[{x.name!r}] must be {x.format}, aligned, as the function was made for, and is "
                             f"{array.dtype}")
         try:
-            found.append(np.broadcast_to(array, (*array.shape[:-2], *one.shape)))
+            named.append(np.broadcast_to(array, (*array.shape[:-2], *one.shape)))
         except ValueError:
             raise ValueError(f"operands[{x.name!r}] must broadcast to {one.shape}, but its shape is {array.shape}"
                              ) from None
-    return found
+    return named

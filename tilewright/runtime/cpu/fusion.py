@@ -54,9 +54,9 @@ def gemm(a: Array, b: Array, results: list[Array | None], reduced: Sequence[Arra
     All may have a leading axis.
     """
     main = ways.main_of(results, epilogue)
-    beside = main is not None and any(np.may_share_memory(main, x) for x in operands)
+    shared = main is not None and any(np.may_share_memory(main, x) for x in operands)
     of = ways.with_prologues(ways.Sums(
-        a, b, sums, threads or pool.get_num_threads(), plan, amx.permitted(target or detect()), None, b_packed, beside,
+        a, b, sums, threads or pool.get_num_threads(), plan, amx.permitted(target or detect()), None, b_packed, shared,
         Numerics(semiring=semiring, invariant=invariant), counts=counts), prologues or {})
     if algorithm is not None:
         assert of.target is not None
@@ -64,13 +64,13 @@ def gemm(a: Array, b: Array, results: list[Array | None], reduced: Sequence[Arra
                                                       1 if invariant else of.threads, of.target))
     recorder, program.preparing.recorder = program.preparing.recorder, None         # it is one step
     try:
-        found = compute(of, results, operands, epilogue, prologues=prologues)
-        special = found is None                 # an element is none of those that the algorithm's words hold
-        if found is None:
-            found = compute(of._replace(word=""), results, operands, epilogue, prologues=prologues)
+        reductions = compute(of, results, operands, epilogue, prologues=prologues)
+        special = reductions is None            # an element is none of those that the algorithm's words hold
+        if reductions is None:
+            reductions = compute(of._replace(word=""), results, operands, epilogue, prologues=prologues)
     finally:
         program.preparing.recorder = recorder
-    _store(reduced, found)
+    _store(reduced, reductions)
     if special or not all(x.size for x in (a, b, *(y for y in results if y is not None))[2 * (not of.sizes[2]):]):
         program.not_repeated()
     elif recorder is not None:
@@ -117,21 +117,21 @@ def _by_way(of: ways.Sums, way: ways.Way, results: list[Array | None], entries: 
             table.append(entry(on, x, way.exchanged))
     words = np.array(table, np.int64).reshape(-1, len(jobs.OPERAND))
     tables = [preparation.table(on, role, (prologues or {}).get(role)) for role in "ab"]       # kept as long as it runs
-    beside = jobs.Beside(*[on.of_table(x) if x.size else 0 for x in (words, *tables)])
-    if _run(of, main, way, beside, on, make):
+    job = jobs.Beside(*[on.of_table(x) if x.size else 0 for x in (words, *tables)])
+    if _run(of, main, way, job, on, make):
         return None
-    return [of_tiles(*each) for each in kept]
+    return [of_tiles(*tiles) for tiles in kept]
 
 
 def of_tiles(how: str, along: str, x: Array) -> Array:
     """What the numbers of all tiles come to, along their axis."""
     parts = (x[..., i] if along == "rows" else x[..., i, :] for i in range(x.shape[-1 if along == "rows" else -2]))
     axis, numbers, *indices = -1 if along == "rows" else -2, *parts
-    found: Array = REDUCTIONS[how](numbers, axis=axis)
+    reduced: Array = REDUCTIONS[how](numbers, axis=axis)
     if indices:
-        whole = indices[0].view(f"i{x.itemsize}")
-        found = np.take_along_axis(whole, np.expand_dims(found, axis), axis).squeeze(axis)
-    return found
+        positions = indices[0].view(f"i{x.itemsize}")
+        reduced = np.take_along_axis(positions, np.expand_dims(reduced, axis), axis).squeeze(axis)
+    return reduced
 
 
 def _run(of: ways.Sums, main: Array | None, way: ways.Way, beside: jobs.Beside, on: Host, make: type[Recipe]) -> bool:
@@ -173,10 +173,10 @@ def _note(recorder: program.Recorder, of: ways.Sums, results: list[Array | None]
             prologues and (many or recipe.plan.copy)):
         c = ways.as_matrix(of, stored[0])
         rows: dict[str, Any] = {"operands": [entry(host, z, way.exchanged)[1:] for z in operands]} if operands else {}
-        for role, each in prologues.items():
-            rows[f"{role.translate(SWAPPED) if way.swapped else role}_beside"] = preparation.rows(role, each)
-        beside = [*operands, *(z for each in prologues.values() for z in each.arrays)]
-        engine.note(recipe, way.swapped, x, y, c, 1.0, 0.0, engine.steps_of(x, y, c), beside, rows,
+        for role, prepared in prologues.items():
+            rows[f"{role.translate(SWAPPED) if way.swapped else role}_beside"] = preparation.rows(role, prepared)
+        read = [*operands, *(z for prepared in prologues.values() for z in prepared.arrays)]
+        engine.note(recipe, way.swapped, x, y, c, 1.0, 0.0, engine.steps_of(x, y, c), read, rows,
                     tuple(z.name for z in epilogue.reads))
         return
     make = _by_views(of, way, results, reduced, arrays, operands, epilogue, prologues)
@@ -205,10 +205,10 @@ def _by_views(of: ways.Sums, way: ways.Way, results: list[Array | None], reduced
             into = [*islice(left, numbers)]
             now = {role: x._replace(arrays=(*islice(left, n),)) for role, (x, n) in before.items()}
             table = [(at[i], *steps) for i, steps in zip(order[2:count], strides)]
-            found = _by_way(alone._replace(a=a, b=b), way, stored, table, epilogue, prologues=now)
-            if found is not None:
-                _store(into, found)
-            return found is None
+            result = _by_way(alone._replace(a=a, b=b), way, stored, table, epilogue, prologues=now)
+            if result is not None:
+                _store(into, result)
+            return result is None
         return run
     return make
 
@@ -248,9 +248,9 @@ def finish_passes(of: ways.Sums, sums: Array, main: Array | None, way: ways.Way,
     """The results of sums, tile by tile: of a C that passes cannot write, because nothing is contiguous along their
     tiles' rows, through another matrix."""
     if main is not None and ways.strides_of(main)[not way.exchanged] != 1:
-        whole = workspace.scratch(main.shape, main.dtype)
-        finish_passes(of, sums, whole, way, operands, on)
-        main[...] = whole
+        passed = workspace.scratch(main.shape, main.dtype)
+        finish_passes(of, sums, passed, way, operands, on)
+        main[...] = passed
         return
     c = sums if main is None else main
     function, address = ways.passes(of, main, way, on)

@@ -75,10 +75,10 @@ class Program:
         """Into the results, which are at `outs`, reductions among them. at: of a as it is given, and the rest."""
         work = self.work
         ends = grouping.checked(offsets, *work.divided)
-        own, left, right, *beside = at
-        before = beside[:scales]                # of the prologue
-        beside[:scales] = []
-        beside += [0 if work.results[i] is None else outs[i] for i in self.others]
+        own, left, right, *finish = at
+        before = finish[:scales]                # of the prologue
+        finish[:scales] = []
+        finish += [0 if work.results[i] is None else outs[i] for i in self.others]
         c = 0 if work.epilogue.main is None else outs[work.epilogue.main]
         lengths = ends.copy()
         lengths[1:] -= ends[:-1]
@@ -93,17 +93,17 @@ class Program:
         if work.sums.kind == "c":                               # whose zeros need no epilogue
             results[0][... if by_rows and len(none) else none] = 0
         elif len(none):
-            parts.append((self.nothing, none, [self.zero, 0, c or self.zero, *beside]))
+            parts.append((self.nothing, none, [self.zero, 0, c or self.zero, *finish]))
         if self.few is not None and len(some := groups[lengths[groups] <= MOST]):
             alive.append(np.ascontiguousarray(a, F32))
             few = own if alive[0] is a else work.on.address_of(alive[0])
             if self.finishing is None:
-                parts.append((self.few, some, [few, right, c, *before, *beside]))
+                parts.append((self.few, some, [few, right, c, *before, *finish]))
             else:
                 alive.append(workspace.scratch((int(ends[-1]), work.n), work.sums))
                 sums = work.on.address_of(alive[1])
                 parts.append((self.few, some, [few, right, sums, *before]))
-                last.append((self.finishing, some, [sums, 0, c or self.zero, *beside]))
+                last.append((self.finishing, some, [sums, 0, c or self.zero, *finish]))
             groups = groups[lengths[groups] > MOST]
         if len(groups):
             jobs = self.many.get(None)
@@ -115,7 +115,7 @@ class Program:
                 if jobs is None:
                     assert self.made is not None
                     jobs = self.many[how] = Jobs(work, Side(self.made[0], place_of(b, "place"), self.made[1]))
-            parts.append((jobs, groups, [left, right, c, *before[:len(jobs.prologue)], *beside]))
+            parts.append((jobs, groups, [left, right, c, *before[:len(jobs.prologue)], *finish]))
         if parts:
             self._run(parts, last, results, lengths, ends)
         for x, columns in zip(results, self.columns):
@@ -133,7 +133,7 @@ class Program:
         team = work.threads if total >= FORK_FLOPS else 1
         share = max(total // (team * SHARES), LEAST) if team > 1 else total + 1
         wake = woken(total, work.threads) if team > 1 else 0
-        drawn, words, each = [], 0, 0
+        drawn, words, space = [], 0, 0
         for jobs, groups, bases in (*parts, *last):
             own, at, known = lengths[groups], None, jobs.sizes
             sizes = own if jobs.side is not None else np.zeros_like(own)
@@ -153,7 +153,7 @@ class Program:
                 i0, i1, j0, j1, _ = at
                 coordinates[3:], extents = (i0, j0, j0 // 2, number), (i1 - i0, (j1 - j0) * two, depth, k * two)
             drawn.append((jobs, templates, which, at, groups, coordinates, extents, bases))
-            each = max(each, jobs.each)
+            space = max(space, jobs.each)
             words += len(which) * (len(PIECE) + templates.rows.shape[1] + jobs.table)
         memory, end, kept = np.empty(words, np.int64), 0, list[Partials]()
         address = work.on.of_table(memory)
@@ -181,7 +181,7 @@ class Program:
             if count > team > 1:
                 pieces[:] = pieces[order.argsort(kind="stable")]
             if count:
-                self._claimed(address + 8*first, count, each, team, wake)
+                self._claimed(address + 8*first, count, space, team, wake)
         for y in kept:
             reduce(y, work, results[y.result], starts, ends)
 

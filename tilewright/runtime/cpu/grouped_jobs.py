@@ -132,8 +132,8 @@ class Jobs:
             names = SWAPPED if way.planned.plan.swap else FIELDS
             values = dict.fromkeys(ALONE, 1)
             if packs:
-                each, values["b_space"], values["sums"] = recipe.of_one_thread()
-                values["a_space"], self.each = 0, max(self.each, each)
+                a_space, values["b_space"], values["sums"] = recipe.of_one_thread()
+                values["a_space"], self.each = 0, max(self.each, a_space)
             for name in values.keys() & at.keys():
                 row[at[name]] = values[name]
             at = {name: x for name, x in at.items() if (name != "kc" or (plan.algorithm == "in_place" and not plan.kc))
@@ -161,12 +161,12 @@ class Jobs:
 
     def cut(self, templates: Templates, which: Numbers, sizes: Numbers, wanted: Numbers) -> Numbers:
         """Each group in about so many pieces: numbers of groups, i0, i1, j0, j1 and the first panel of rows of each."""
-        found = []
+        pieces = []
         for number, (t, size, count) in enumerate(zip(which.tolist(), sizes.tolist(), wanted.tolist())):
             way = templates.ways[t]
             m = size if self.work.along == "m" else self.work.m
-            found += [(number, *x) for x in parts(m, self.work.n, count, way.tall, way.cut, way.cuts)]
-        return np.array(found, np.int64).T
+            pieces += [(number, *x) for x in parts(m, self.work.n, count, way.tall, way.cut, way.cuts)]
+        return np.array(pieces, np.int64).T
 
     def fill(self, templates: Templates, which: Numbers, coordinates: Numbers, sizes: tuple[Numbers, ...],
              bases: list[int], memory: Numbers, address: int, pieces: Numbers, reduced: list[tuple[Any, ...]]) -> None:
@@ -205,7 +205,7 @@ class Jobs:
                  ) -> tuple[list[Partials], list[tuple[Any, ...]]]:
         """Memory for the numbers that tiles leave; and where it is, for each of the pieces of these groups. at: i0, i1,
         j0, j1 and the first panel of each. m: rows of all groups."""
-        work, found, words = self.work, list[Partials](), []
+        work, sums, words = self.work, list[Partials](), []
         i0, i1, j0, j1, panel = at
         for entry, number in self.reductions:
             result, of_entry = work.epilogue.expression.results[number], np.empty((3, len(which)), np.int64)
@@ -226,11 +226,11 @@ class Jobs:
                     j0[own] // way.wide if along == "rows" else j0[own] // work.halves)
                 of_entry[:, own] = place, np.full_like(place, row // numbers.itemsize), np.full_like(
                     place, column // numbers.itemsize)
-                found.append(Partials(number, numbers, dict(zip(groups, first[groups].tolist())),
+                sums.append(Partials(number, numbers, dict(zip(groups, first[groups].tolist())),
                                       dict(zip(groups, counts.tolist())), way,
                                       tuple(x[own].tolist() for x in (group, i0, i1, j0, j1)) + (start.tolist(),)))
             words.append((entry, *of_entry))
-        return found, words
+        return sums, words
 
 
 def reduce(kept: Partials, work: Work, x: Array, starts: Numbers, ends: Numbers) -> None:

@@ -75,9 +75,9 @@ class Side(NamedTuple):
 
     @property
     def key(self) -> tuple[Any, ...]:
-        beside = [(x.shape[1:], x.strides, x.dtype) for x in self.prologue.arrays] if self.prologue else []
+        arrays = [(x.shape[1:], x.strides, x.dtype) for x in self.prologue.arrays] if self.prologue else []
         return (self.a[:3], self.b[:3], self.once, self.packed,
-                self.prologue.prologue.text if self.prologue else "", *beside)
+                self.prologue.prologue.text if self.prologue else "", *arrays)
 
 
 class Work(NamedTuple):
@@ -194,13 +194,13 @@ def _like(x: Place, rows: int, columns: int) -> Array:
 def _planned(lowered: lowering.Lowered, bare: bool) -> Planned:
     """The planner's choice among plans that fit. Each element is one thread's, so that the plan may be any that this
     thread could have, whatever order of sums another number of threads keeps."""
-    found = engine.planned(lowered)
-    if _fits(found.plan, found, bare):
-        return found
+    known = engine.planned(lowered)
+    if _fits(known.plan, known, bare):
+        return known
     shape, target = lowered.shape, lowered.target
     if shape.invariant == "threads":
         shape = shape.with_numerics(invariant="")
-    return Planned(*lowered, next(p for p in choose.ranked(shape, target) if _fits(p, found, bare)))
+    return Planned(*lowered, next(p for p in choose.ranked(shape, target) if _fits(p, known, bare)))
 
 
 def _fits(plan: CpuPlan, planned: Planned, bare: bool) -> bool:

@@ -42,8 +42,8 @@ class Part(NamedTuple):
     args: tuple[Any, ...]
 
     def record(self, target: CpuTarget) -> Function:
-        found: Function = recorded(f"tilewright.kernels.cpu.{self.emitter}", target, *self.args)
-        return found
+        function: Function = recorded(f"tilewright.kernels.cpu.{self.emitter}", target, *self.args)
+        return function
 
 
 class Microkernels:

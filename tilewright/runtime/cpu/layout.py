@@ -35,9 +35,9 @@ def _agrees(x: np.ndarray) -> bool:
     pointer, number = ctypes.c_void_p, ctypes.c_int
     kind, data, base, descr, dims, strides = (
         value(pointer, start + offset) or 0 for offset in (-8, DATA, BASE, DESCR, DIMS, STRIDES))
-    found = kind, data, value(number, start + ND), base, descr, value(number, start + FLAGS), strides - dims
+    read = kind, data, value(number, start + ND), base, descr, value(number, start + FLAGS), strides - dims
     owner = 0 if x.base is None else id(x.base)
-    if found != (id(type(x)), x.__array_interface__["data"][0], x.ndim, owner, id(x.dtype), x.flags.num, 8 * x.ndim):
+    if read != (id(type(x)), x.__array_interface__["data"][0], x.ndim, owner, id(x.dtype), x.flags.num, 8 * x.ndim):
         return False
     order = value(ctypes.c_char, dtype + BYTEORDER).decode("latin-1")
     if (order, value(number, dtype + TYPE_NUM)) != (x.dtype.byteorder, x.dtype.num):

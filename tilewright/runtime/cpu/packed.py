@@ -151,10 +151,10 @@ def prepare(b: Array, a: np.dtype[Any], takes: np.dtype[Any], sums: np.dtype[Any
         raise ValueError(f"plan {chosen} cannot be packed for: " + " ".join(problems))
     prepacking = Prepacking(lowered.shape, lowered.strides, chosen, lowered.target, conj="b" if conj else "")
     panels = Layout.of_matrix(b.shape, prepacking.extent, lowered.shape.dtype)
-    found = allocated(panels, b.shape, dtype, a, sums, chosen, target, plan is not None, (takes, b.dtype))
+    packed = allocated(panels, b.shape, dtype, a, sums, chosen, target, plan is not None, (takes, b.dtype))
     for index in np.ndindex(b.shape[:-2] if b.size else (0,)):
-        prepacking.run(address(b[index]), address(found._stand_in[index]), threads)
-    return found
+        prepacking.run(address(b[index]), address(packed._stand_in[index]), threads)
+    return packed
 
 
 class Layout(NamedTuple):
@@ -166,8 +166,8 @@ class Layout(NamedTuple):
 
     @classmethod
     def of_matrix(cls, shape: tuple[int, ...], extent: Extent, word: str) -> Layout:
-        each = -(-extent.bytes // PAGE) * PAGE if math.prod(shape) else 0
-        return cls(word, each, each * math.prod(shape[:-2]))
+        bytes_each = -(-extent.bytes // PAGE) * PAGE if math.prod(shape) else 0
+        return cls(word, bytes_each, bytes_each * math.prod(shape[:-2]))
 
 
 def layout(shape: tuple[int, ...], takes: tuple[np.dtype[Any], np.dtype[Any]], sums: np.dtype[Any], plan: CpuPlan,
@@ -212,9 +212,9 @@ def load(path: Path) -> Packed:
     if lay.word != index["word"]:
         raise Refused(f"{path} has panels of {index['word']}, and {target.name} multiplies {lay.word} here: "
                       f"{FILE.again}")
-    found = allocated(lay, shape, dtype, a, sums, plan, target, index["asked"], takes)
-    found._panels[:] = panels
-    return replace(found, _factor=index["factor"], _scales=None if scales is None else scales.copy())
+    packed = allocated(lay, shape, dtype, a, sums, plan, target, index["asked"], takes)
+    packed._panels[:] = panels
+    return replace(packed, _factor=index["factor"], _scales=None if scales is None else scales.copy())
 
 
 def _lowered(b_shape: tuple[int, ...], m: int, threads: int, a: tuple[int, int], b: tuple[int, int],
@@ -286,8 +286,8 @@ class Prepacking:
 def _memory(size: int) -> NDArray[np.uint8]:
     """Private memory, by pages, and huge ones where it is large: panels are read in long runs."""
     align = HUGE if size >= HUGE else PAGE
-    whole = mmap.mmap(-1, max(size, 1) + align, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    mapping = mmap.mmap(-1, max(size, 1) + align, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if align == HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
-        whole.madvise(mmap.MADV_HUGEPAGE)
-    start = -ctypes.addressof(ctypes.c_char.from_buffer(whole)) % align
-    return np.frombuffer(whole, np.uint8, size, start)
+        mapping.madvise(mmap.MADV_HUGEPAGE)
+    start = -ctypes.addressof(ctypes.c_char.from_buffer(mapping)) % align
+    return np.frombuffer(mapping, np.uint8, size, start)

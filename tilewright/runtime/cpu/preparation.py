@@ -12,8 +12,8 @@ from tilewright.runtime.cpu.host import Host
 
 def table(on: Host, role: str, prologue: Prepared | None) -> Array:
     """BESIDE of each array that a prologue of A, "a", or of B reads; of no prologue none."""
-    found = [(on.address_of(x), *row) for x, row in zip(prologue.arrays, rows(role, prologue))] if prologue else []
-    return np.array(found, np.int64).reshape(-1, len(jobs.BESIDE))
+    lines = [(on.address_of(x), *row) for x, row in zip(prologue.arrays, rows(role, prologue))] if prologue else []
+    return np.array(lines, np.int64).reshape(-1, len(jobs.BESIDE))
 
 
 def rows(role: str, prologue: Prepared) -> list[tuple[int, ...]]:
@@ -26,9 +26,9 @@ def recorded(role: str, prologue: Prepared | None) -> jobs.Prepare | None:
     if prologue is None:
         return None
     read = []
-    for each, x in zip(prologue.prologue.reads, prologue.arrays, strict=True):
+    for aux, x in zip(prologue.prologue.reads, prologue.arrays, strict=True):
         line, step = ("0" if stride == 0 else "1" if stride == 1 else "n" for stride in _apart(role, x))
-        read.append(f"{format_of(x.dtype)}:{line}{step}:{each.group if step != '0' else 1}")
+        read.append(f"{format_of(x.dtype)}:{line}{step}:{aux.group if step != '0' else 1}")
     return jobs.Prepare(prologue.prologue.expression.text, tuple(read), prologue.prologue.result)
 
 

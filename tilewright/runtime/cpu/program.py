@@ -120,8 +120,8 @@ def by_recipe(recipe: Any, order: tuple[int, ...], batch: int, steps: tuple[int,
             if product is not None:
                 return product(at[a], at_b, at[c])
             words = repeats.filled(table, rows, at) if table else None
-            beside = NOTHING if words is None else jobs.Beside(words.buffer_info()[0])
-            return batches.run(recipe, batch, steps, at[a], at_b, at[c], alpha, beta, beside)
+            finish = NOTHING if words is None else jobs.Beside(words.buffer_info()[0])
+            return batches.run(recipe, batch, steps, at[a], at_b, at[c], alpha, beta, finish)
         return run
     if work is not None and batch and not alone:
         where = [work.fields(recipe)[x] for x in "abc"]
@@ -150,9 +150,9 @@ def by_recipe(recipe: Any, order: tuple[int, ...], batch: int, steps: tuple[int,
 def repeatable(like: repeats.Asked | None) -> bool:
     """Whether a call that is known by this may be prepared here."""
     try:
-        found = None if like is None else repeats.records.get(like[0])
+        record = None if like is None else repeats.records.get(like[0])
         return like is not None and preparing.recorder is None and (
-            found is None or found.run is not repeats.no_program)
+            record is None or record.run is not repeats.no_program)
     except TypeError:                           # what cannot be hashed, of which the long way has words
         return False
 
@@ -168,25 +168,25 @@ def recorded(like: repeats.Asked | None, arrays: Mapping[str, Any], outs: Sequen
     seen = [None if x is None else _shadow(x) for x in outs]
     preparing.recorder = recorder = Recorder([*shadows.values()])
     try:
-        found = compute(shadows, seen)
+        computed_array = compute(shadows, seen)
     finally:
         preparing.recorder = None
-    several = type(found) is tuple
-    result = recorder.scalar if isinstance(found, np.generic) else found
-    recorder.remember(like, found if several else (result,), seen, functions)
+    several = type(computed_array) is tuple
+    result = recorder.scalar if isinstance(computed_array, np.generic) else computed_array
+    recorder.remember(like, computed_array if several else (result,), seen, functions)
     if like[0] not in repeats.records:
         repeats.keep(like[0], repeats.Record(repeats.no_program, (), (), None, functions, None, ()), None)
     back = {id(x): given for x, given in zip(seen, outs)}
     if several:
-        return tuple(back.get(id(x), x) for x in found)
-    return back.get(id(found), found)
+        return tuple(back.get(id(x), x) for x in computed_array)
+    return back.get(id(computed_array), computed_array)
 
 
 def _shadow(x: Array) -> Array:
     """An array of these elements, as memory of which no other array is a view."""
-    found = repeats.View.of_array(x).array(address(x))
-    found.flags.writeable = x.flags.writeable
-    return found
+    view = repeats.View.of_array(x).array(address(x))
+    view.flags.writeable = x.flags.writeable
+    return view
 
 
 # ---- what a call does
@@ -199,10 +199,10 @@ def not_repeated() -> None:
 
 def empty(shape: tuple[int, ...], dtype: np.dtype[Any], order: Any = "C") -> Array:
     """A temporary, or a result."""
-    found = workspace.scratch(shape, dtype) if order == "C" else np.empty(shape, dtype, order)
+    memory = workspace.scratch(shape, dtype) if order == "C" else np.empty(shape, dtype, order)
     if preparing.recorder is not None:
-        preparing.recorder.temporaries.append(found)
-    return found
+        preparing.recorder.temporaries.append(memory)
+    return memory
 
 
 def constant(x: Array) -> Array:
@@ -220,11 +220,11 @@ def do(function: Callable[..., Any], *arrays: Array) -> None:
 
 def computed(function: Callable[..., Any], *arrays: Array) -> Array:
     """The new array, or number, that function(*arrays) returns, which reads nothing else."""
-    found = np.asarray(function(*arrays))
+    value = np.asarray(function(*arrays))
     if preparing.recorder is not None:
-        _temporary(found)
-        note(partial(_assign, function), found, *arrays)
-    return found
+        _temporary(value)
+        note(partial(_assign, function), value, *arrays)
+    return value
 
 
 def _temporary(found: Array) -> None:

@@ -163,26 +163,26 @@ class Recipe:
     def finished(self, finish: jobs.Finish | None, finishing: int, sums: int, fields: dict[str, int]) -> Recipe:
         """A recipe of a plan that packs nothing, followed by the pass `finishing` over its sums, as one job. `sums`:
         bytes of sums beside C; `fields`: of jobs.FINISH."""
-        found, first = copy(self), len(jobs.FINISHED)
+        recipe, first = copy(self), len(jobs.FINISHED)
         at, shares = first + len(self.template), fields["row_parts"] * fields["col_parts"]
-        found.finish, found.sums, found.space = finish, sums, _page(sums) + self.tiles
-        found.function = self.host.address("finish:emit_finished", self.target)
-        found.call = self.host.callable(found.function)
+        recipe.finish, recipe.sums, recipe.space = finish, sums, _page(sums) + self.tiles
+        recipe.function = self.host.address("finish:emit_finished", self.target)
+        recipe.call = self.host.callable(recipe.function)
         more = {"product": self.function, "product_parts": self.parts, "finishing": finishing, "at": 8*at,
                 "shares": shares}
-        found.template = array("q", [*(more.get(name, 0) for name in jobs.FINISHED), *self.template,
+        recipe.template = array("q", [*(more.get(name, 0) for name in jobs.FINISHED), *self.template,
                                      *(fields.get(name, 0) for name in jobs.FINISH)])
         then = {name: place for place, name in enumerate(jobs.FINISH, at)}
-        found.at = {name: place + first for name, place in self.at.items()} | {
+        recipe.at = {name: place + first for name, place in self.at.items()} | {
             name: then[name] for name in ("c", "operands", "sums")} | {"c_of_product": self.i_c + first,
                                                                        "index": then["index"]}
         if "index" in self.at:
-            found.at["index_of_product"] = self.at["index"] + first
-        found.i_a, found.i_b, found.i_c = found.at["a"], found.at["b"], found.at["c"]
-        found.i_alpha, found.i_beta = found.at.get("alpha"), found.at["beta"]
-        found.parts, found.takes_c = self.parts + (shares if shares > 1 else 0), True
-        found.places = found._places()
-        return found
+            recipe.at["index_of_product"] = self.at["index"] + first
+        recipe.i_a, recipe.i_b, recipe.i_c = recipe.at["a"], recipe.at["b"], recipe.at["c"]
+        recipe.i_alpha, recipe.i_beta = recipe.at.get("alpha"), recipe.at["beta"]
+        recipe.parts, recipe.takes_c = self.parts + (shares if shares > 1 else 0), True
+        recipe.places = recipe._places()
+        return recipe
 
     def bits(self, x: float) -> int:
         """x as the job's field holds it: a number of the sums' type in the low bytes; beyond f32's range it is inf."""
@@ -253,12 +253,12 @@ class Recipe:
     def _addresses(self) -> dict[str, int]:
         """Addresses of the tables, in the job."""
         of = self.host.of_table
-        found = {f"{name}_{field}": of(getattr(by, field)) for name, by in (("a", self.tables.a), ("b", self.tables.b))
+        places = {f"{name}_{field}": of(getattr(by, field)) for name, by in (("a", self.tables.a), ("b", self.tables.b))
                  if by is not None for field in ("lines", "steps")}
         if c := self.tables.c:
             self.tables_of_c = np.array([of(c.rows), of(c.columns), *self.then])        # the job holds the address
-            found["c_tables"] = of(self.tables_of_c)
-        return found
+            places["c_tables"] = of(self.tables_of_c)
+        return places
 
     def _in_place(self) -> dict[str, int]:
         shape, st, plan = self.shape, self.strides, self.plan

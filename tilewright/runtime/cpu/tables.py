@@ -59,8 +59,8 @@ def single_stride(axes: Axes) -> int | None:
 
 def offsets(axes: Axes) -> Offsets:
     """Offsets of every element of a group from the first one, the last axis fastest."""
-    each = (np.arange(extent, dtype=np.int64) * stride for extent, stride in axes)
-    return reduce(lambda x, y: np.add.outer(x, y).ravel(), each, np.zeros(1, np.int64))
+    distances = (np.arange(extent, dtype=np.int64) * stride for extent, stride in axes)
+    return reduce(lambda x, y: np.add.outer(x, y).ravel(), distances, np.zeros(1, np.int64))
 
 
 def tiled(first: Axes, second: Axes, side: int = 0) -> Offsets | None:
@@ -157,9 +157,9 @@ def _lines(offsets: Offsets, runs: Offsets) -> Offsets:
 
 
 def _table(*fields: Any) -> Offsets:
-    found = np.ascontiguousarray(np.stack(fields, axis=1), dtype=np.int64)
-    assert found.shape[1] in (jobs.LINE_FIELDS, jobs.STEP_FIELDS)
-    return found
+    rows = np.ascontiguousarray(np.stack(fields, axis=1), dtype=np.int64)
+    assert rows.shape[1] in (jobs.LINE_FIELDS, jobs.STEP_FIELDS)
+    return rows
 
 
 def _ahead(holds: NDArray[np.bool_]) -> Offsets:
@@ -176,11 +176,11 @@ def _runs(x: Offsets) -> Offsets:
 
 def _strips(lines: Offsets, left: Offsets) -> Offsets:
     """For each line the runs of `squares`. left: of each line how many its strip has left; a panel may begin within."""
-    found, firsts = left + jobs.STRIP, np.flatnonzero(np.append(True, left[:-1] == 1))
+    limits, firsts = left + jobs.STRIP, np.flatnonzero(np.append(True, left[:-1] == 1))
     lengths, offsets = left[firsts], lines[firsts]
     alike = (np.diff(offsets) == 1) & (np.diff(lengths) == 0)
-    found[firsts] = lengths + jobs.STRIP*(1 + np.append(_ahead(alike), 0)[: len(firsts)])
-    return found
+    limits[firsts] = lengths + jobs.STRIP*(1 + np.append(_ahead(alike), 0)[: len(firsts)])
+    return limits
 
 
 def _pieces(runs: Offsets, lanes: int) -> int:
@@ -196,8 +196,8 @@ def _along(steps: Offsets) -> tuple[NDArray[Any], Offsets, Offsets]:
     """The steps of a block in the order of the operand's memory; of each the distance in rows to the next one, and how
     many from there on lie side by side and are as far apart."""
     order = np.argsort(steps, kind="stable")
-    beside, apart = np.diff(steps[order]) == 1, np.diff(order)
-    alike = np.zeros(len(beside) + 1, np.bool_)             # this distance and the one before
-    alike[1:-1] = beside[1:] & beside[:-1] & (apart[1:] == apart[:-1])
-    run = np.append(np.where(beside, 2 + _ahead(alike)[1:], 1), 1)
+    adjacent, apart = np.diff(steps[order]) == 1, np.diff(order)
+    alike = np.zeros(len(adjacent) + 1, np.bool_)           # this distance and the one before
+    alike[1:-1] = adjacent[1:] & adjacent[:-1] & (apart[1:] == apart[:-1])
+    run = np.append(np.where(adjacent, 2 + _ahead(alike)[1:], 1), 1)
     return order, np.append(apart, 1), run

@@ -92,8 +92,8 @@ def way_for(of: Sums, results: list[Array | None], operands: list[Array], epilog
     lie = [(x.shape, x.strides) for x in (of.a, of.b, *results) if x is not None] if of.counts else []
     key = ("epilogue", of.sizes, *lie, of.a.strides[first:], of.b.strides[first:], of.a.dtype, of.b.dtype, *of[2:],
            epilogue.text, *[(x.strides[-2:], x.dtype) for x in (*results, *operands) if x is not None])
-    found: Way = forks.looked_up(engine.prepared, key, lambda: way_of(of, results, operands, epilogue))
-    return found
+    way: Way = forks.looked_up(engine.prepared, key, lambda: way_of(of, results, operands, epilogue))
+    return way
 
 
 def way_of(of: Sums, results: list[Array | None], operands: list[Array], epilogue: Epilogue, on: Host = host,
@@ -118,7 +118,7 @@ def way_of(of: Sums, results: list[Array | None], operands: list[Array], epilogu
     states = semirings.state(of.semiring) > 0           # which only panels' loops keep
     aside = kind != sums or of.beside or lowering.aside(epilogue.text)
     alike = of.a.dtype == of.b.dtype
-    whole = of.prologues != "" or (lowering.converting_pays(rows, columns, k, alike) and sums != "i64")
+    decoded = of.prologues != "" or (lowering.converting_pays(rows, columns, k, alike) and sums != "i64")
     wide = jobs.WIDE * target.lanes(of.dtype.itemsize)
     once = read_once(of.prologue_a, of.prologue_b, rows, columns, sums)
     plain = not (of.prologues or of.semiring or (aside and not of.beside) or bare)
@@ -136,7 +136,7 @@ def way_of(of: Sums, results: list[Array | None], operands: list[Array], epilogu
             finish = finish_of(epilogue, results, operands, sums, by_columns)
             way = Way(finish, by_columns, jobs.TALL, wide, recipe, planned.plan.swap, not direct)
             return way if direct else at_once(of, main, way, on)
-    if k and (whole or not aside or of.b_packed or states):
+    if k and (decoded or not aside or of.b_packed or states):
         prepare = of.prepare
         if by_columns and not of.b_packed:
             product, prepare = product.swapped, (prepare[1], prepare[0])
@@ -161,10 +161,10 @@ def _by_tables(of: Sums, results: list[Array | None], operands: list[Array], epi
     c = np.empty((*of.lead, *of.sizes[:2]), of.dtype) if main is None else main
     kind = format_of(c.dtype)
     bare = epilogue.nothing and (kind == sums or lowering.rounds(kind, sums))
-    found, splits = tables.fused(of.a, of.b, c, of.counts, of.threads, of.target or detect(), of.numerics._replace(
+    problem, splits = tables.fused(of.a, of.b, c, of.counts, of.threads, of.target or detect(), of.numerics._replace(
         epilogue="" if bare else epilogue.text), sums, of.beside)
     finish = finish_of(epilogue, results, operands, sums, False)
-    recipe: Recipe = tables.recipe(found, splits, of.plan, make, on, None if bare else finish)
+    recipe: Recipe = tables.recipe(problem, splits, of.plan, make, on, None if bare else finish)
     return Way(finish, False, *recipe.tile, recipe)
 
 
@@ -240,8 +240,8 @@ def finish_of(epilogue: Epilogue, results: list[Array | None], operands: list[Ar
     """How operands and results lie, for emit_finish."""
     wide = (sums in ("f64", "i64") or epilogue.reads_wide
             or any(x is not None and format_of(x.dtype) == "f64" for x in results))
-    whole = any(format_of(x.dtype) in ("i64", "u64", "u32") for x in operands)
-    float_format, int_format = "f64" if wide else "f32", "i64" if sums in ("f64", "i64") or whole else "i32"
+    wide_integers = any(format_of(x.dtype) in ("i64", "u64", "u32") for x in operands)
+    float_format, int_format = "f64" if wide else "f32", "i64" if sums in ("f64", "i64") or wide_integers else "i32"
     kinds = epilogue.expression.computed
     read = tuple(f"{format_of(x.dtype)}:{_how(x, exchanged)}" for x in operands)
     written = []

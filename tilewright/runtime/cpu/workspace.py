@@ -38,10 +38,10 @@ _free: list[Workspace] = []     # popped and appended, each of which is one step
 def take(size: int) -> Workspace:
     """A block of at least `size` bytes for this call alone; `give` it back."""
     try:
-        found = _free.pop()
+        space = _free.pop()
     except IndexError:
         return Workspace(size)
-    return found if found.size >= size else Workspace(size)     # not both: one large block instead of many
+    return space if space.size >= size else Workspace(size)     # not both: one large block instead of many
 
 
 def give(workspace: Workspace) -> None:

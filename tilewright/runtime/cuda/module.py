@@ -349,10 +349,10 @@ class Prepared(launches.Prepared):
         """For the device that is current: where the program has allocated memory, it is."""
         if size:
             fill(at, 0, size, stream)
-        for (each, *_), arguments in zip(launches, blocks):
-            config = each._configs.get(stream) or each._configure(stream, arguments)
-            if each._launch(config[0], each._handle, arguments.address, None):
-                each.launch(stream, arguments)          # whose error has the driver's words
+        for (function, *_), arguments in zip(launches, blocks):
+            config = function._configs.get(stream) or function._configure(stream, arguments)
+            if function._launch(config[0], function._handle, arguments.address, None):
+                function.launch(stream, arguments)      # whose error has the driver's words
 
     def _early(self, arguments: Arguments) -> Iterator[int]:
         """The addresses of what it reads before the stream's last kernel has ended."""

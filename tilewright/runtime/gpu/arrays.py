@@ -58,10 +58,10 @@ HIP = Platform("AMD", "AMD GPU", "an", (dlpack.HIP,), 0, "tilewright.runtime.hip
 def dtype_of(dtype: Any, name: str) -> np.dtype[Any]:
     """A library's dtype as NumPy's; TypeError, with the argument's name, for one that tilewright does not know."""
     words = str(dtype).removeprefix("torch.")
-    found = formats.find(words)
-    if found is None or found.numpy_name != words:
+    number_format = formats.find(words)
+    if number_format is None or number_format.numpy_name != words:
         raise TypeError(f"{name} has dtype {words}, which tilewright does not multiply")
-    return found.dtype
+    return number_format.dtype
 
 
 class Look(NamedTuple):
@@ -77,8 +77,8 @@ class Look(NamedTuple):
 
 def library_of(*given: Any) -> Library | None:
     """The library of the first of these that is an array in a GPU's memory; None if none is."""
-    for each in given:
-        x: Any = each.elements if type(each) is Quantized else each
+    for operand in given:
+        x: Any = operand.elements if type(operand) is Quantized else operand
         if type(x) is np.ndarray or x is None:
             continue
         known = x.is_cuda if type(x) in TORCH.tensors else TORCH.knows(x)
@@ -343,10 +343,10 @@ class _DLPack(_Protocol):
             capsule = x.__dlpack__(stream=given, max_version=dlpack.VERSION)
         except TypeError:  # from before DLPack had versions
             capsule = x.__dlpack__(stream=given)
-        found = dlpack.read(capsule)
-        _writable(write and found.readonly, name)
-        dtype = dtype_of(found.dtype, name)
-        return Look(shadow(found.pointer, found.shape, found.strides, dtype), (x, capsule))
+        tensor = dlpack.read(capsule)
+        _writable(write and tensor.readonly, name)
+        dtype = dtype_of(tensor.dtype, name)
+        return Look(shadow(tensor.pointer, tensor.shape, tensor.strides, dtype), (x, capsule))
 
 
 class _Interface(_Protocol):

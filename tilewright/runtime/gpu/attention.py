@@ -114,12 +114,12 @@ def _launch(run: Run, call: Attending, out: Array, lse: Array | None, plan: Atte
     given = {"out": out, "lse": lse, "sinks": None if call.sinks is None else run.typed(call.sinks, F32),
              **_indices(run, call), **(_factors(run, call) if p.q == "e4m3fn" else {}),
              **({f"of_{aux.name}": x for aux, x in zip(p.function.reads, call.reads)} if p.function else {})}
-    arrays = {each: x for each, x in given.items() if x is not None}
+    arrays = {name: x for name, x in given.items() if x is not None}
     operands = call.q, call.k, v
     key = ("attention", run.on.index, p, plan, *((x.shape, x.strides) for x in operands),
-           *((each, x.shape, x.strides) for each, x in arrays.items()))
-    found: Ready = run.engine.prepared.get(key, lambda: Ready(run, p, plan, operands, arrays))
-    found(run, (*operands, *arrays.values()))
+           *((name, x.shape, x.strides) for name, x in arrays.items()))
+    ready: Ready = run.engine.prepared.get(key, lambda: Ready(run, p, plan, operands, arrays))
+    ready(run, (*operands, *arrays.values()))
 
 
 def launch(run: Run, function: Any, grid: tuple[int, ...], numbers: Mapping[str, Any], mapped: Mapping[str, Array],
@@ -193,11 +193,11 @@ def distances(arrays: Mapping[str, Array]) -> dict[str, int]:
     axes |= {x: (f"{x}_batch", f"{x}_head", f"{x}_row") for x in ("out", "g", "by_q", "by_k", "by_v")}
     axes |= {x: (f"{x}_batch", f"{x}_head") for x in ("lse", "by_lse")}
     axes |= {f"{x}_factors": (f"{x}_sequence", f"{x}_head") for x in "qkv"}
-    found = dict[str, int]()
-    for each, x in arrays.items():
-        names = axes.get(each) or tuple(f"{each}_{axis}" for axis in AXES)
-        found |= {axis: s // x.itemsize if n > 1 else 0 for axis, n, s in zip(names, x.shape, x.strides)}
-    return found
+    strides = dict[str, int]()
+    for name, x in arrays.items():
+        names = axes.get(name) or tuple(f"{name}_{axis}" for axis in AXES)
+        strides |= {axis: s // x.itemsize if n > 1 else 0 for axis, n, s in zip(names, x.shape, x.strides)}
+    return strides
 
 
 def _factors(run: Run, call: Attending) -> dict[str, Any]:
@@ -206,7 +206,7 @@ def _factors(run: Run, call: Attending) -> dict[str, Any]:
     if factors is None:
         one = np.broadcast_to(run.number(np.ones((), F32), F32), (1, 1))
         factors = one, one, one
-    return {f"{x}_factors": each for x, each in zip("qkv", factors)}
+    return {f"{x}_factors": factor for x, factor in zip("qkv", factors)}
 
 
 def _keys_contiguous(run: Run, v: Array, lengths: Array | None) -> Array:
@@ -226,7 +226,7 @@ def _indices(run: Run, call: Attending) -> dict[str, Any]:
     """Offsets, lengths and the table, as i32."""
     given = {"q_offsets": call.q_offsets, "k_offsets": None if call.problem.page else call.k_offsets,
              "lengths": call.lengths, "table": call.table}
-    return {each: run.typed(x, I32) for each, x in given.items() if x is not None}
+    return {name: run.typed(x, I32) for name, x in given.items() if x is not None}
 
 
 def _workspace(run: Run, bytes: int, counters: int) -> tuple[Any, int, int]:
@@ -234,9 +234,9 @@ def _workspace(run: Run, bytes: int, counters: int) -> tuple[Any, int, int]:
     """
     with run.on.current():
         kept = run.driver.workspaces
-        found = kept.get(run.on, bytes, counters, run.stream, run.driver.Answers())
-        if found is not None:
-            return found, found.workspace, found.counters
+        room = kept.get(run.on, bytes, counters, run.stream, run.driver.Answers())
+        if room is not None:
+            return room, room.workspace, room.counters
         memory, there = kept.recorded(run.on, bytes, counters, run.stream)
         run.blocks.append(memory)
         return memory, memory.pointer, there

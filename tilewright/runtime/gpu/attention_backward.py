@@ -79,9 +79,9 @@ def differentiate(run: Run, call: Attending, given: Gradients, into: list[Array]
     arrays = {"out": readable(run, given.out), "g": operands["g"], "lse": _rows_contiguous(run, given.lse),
               **dict(zip(("by_q", "by_k", "by_v"), into)),
               **({} if given.by_lse is None else {"by_lse": _rows_contiguous(run, given.by_lse)}),
-              **{each: run.typed(x, I32) for each, x in offsets.items() if x is not None}}
+              **{name: run.typed(x, I32) for name, x in offsets.items() if x is not None}}
     key = ("gradients", run.on.index, p, deterministic, plan, *((x.shape, x.strides) for x in operands.values()),
-           *((each, x.shape, x.strides) for each, x in arrays.items()))
+           *((name, x.shape, x.strides) for name, x in arrays.items()))
     made: Ready = run.engine.prepared.get(key, lambda: Ready(run, p, plan, deterministic, operands, arrays))
     made(run, operands, arrays)
 

@@ -119,33 +119,33 @@ def scales_of_call(run: Run, call: Call, looks: Mapping[str, Look], a: Array, b:
     """The call without scales, and what its sums are multiplied by: nothing, or arrays [..., m, 1] and [..., 1, n] with
     blocks in place of 1, of which any axis may be 1. a and b are as they are multiplied. TypeError and ValueError for
     other scales."""
-    found: dict[str, Array] = {}
+    scales: dict[str, Array] = {}
     for name, scale, x, trans in zip(SCALES, (call.scale_a, call.scale_b), (a, b), (call.trans_a, call.trans_b)):
         if scale is None:
             continue
         if name in looks or np.ndim(scale):
-            found[name] = _by_sums(run, looks[name].shadow if name in looks else np.asarray(scale), x, trans, name)
+            scales[name] = _by_sums(run, looks[name].shadow if name in looks else np.asarray(scale), x, trans, name)
         elif isinstance(formats.get(x.dtype), formats.Float):
             factor = arguments.real(scale, name)
             call = call._replace(alpha=scaling.times(arguments.number(call.alpha, "alpha"), factor))
         else:
-            found[name] = np.full((1, 1), arguments.real(scale, name), F32)
+            scales[name] = np.full((1, 1), arguments.real(scale, name), F32)
     call, one = call._replace(scale_a=None, scale_b=None), np.ones((1, 1), F32)
-    if not found:
+    if not scales:
         return call, ()
-    return call, tuple(found[name] if name in looks else _sent(run, found.get(name, one)) for name in SCALES)
+    return call, tuple(scales[name] if name in looks else _sent(run, scales.get(name, one)) for name in SCALES)
 
 
 def _by_sums(run: Run, scale: Array, x: Array, trans: str, name: str) -> Array:
     if scale.dtype not in scaling.SCALE_DTYPES:
-        known = ", ".join(format_of(each) for each in scaling.SCALE_DTYPES)
+        known = ", ".join(format_of(dtype) for dtype in scaling.SCALE_DTYPES)
         raise TypeError(f"{name} must be a number or an array of {known} on {run.on.target.name}, not of {scale.dtype}")
     by_blocks = scaling.by_blocks(scale.swapaxes(-1, -2) if trans != "n" and scale.ndim > 1 else scale, x, name[-1])
     if by_blocks is not None:
         return by_blocks
     stored = x.swapaxes(-1, -2) if trans != "n" and x.ndim > 1 else x
-    found = scaling.by_sums(scale, stored, trans, name[-1])
-    return found if found.ndim > 1 else found.reshape(1, 1)
+    scales = scaling.by_sums(scale, stored, trans, name[-1])
+    return scales if scales.ndim > 1 else scales.reshape(1, 1)
 
 
 def _sent(run: Run, x: Array) -> Array:
@@ -165,18 +165,18 @@ def scales_of_kernel(problem: Gemm, scale_a: Any, scale_b: Any) -> dict[str, Any
 def scales_placed(problem: Gemm, given: Mapping[str, Any], place: Callable[[Any, str], Look]) -> list[Look]:
     """What scales_of_kernel gives, by looks that `place` makes, as rules.scaling.of_problem has it. TypeError for
     arrays on a GPU in another format than that of scaled sums."""
-    found, wanted = [], F64 if problem.sums == "f64" else F32
+    placed, wanted = [], F64 if problem.sums == "f64" else F32
     for name, x in given.items():
         axes = len(problem.shapes["a"])
         there = place(x if library_of(x) is not None else np.array(x, wanted, ndmin=axes), name)
         if there.shadow.dtype != wanted:
             raise TypeError(f"{name} must have dtype {wanted}, as sums of {problem} have when they are scaled, not "
                             f"{there.shadow.dtype}")
-        found.append(there)
-    if not found:
+        placed.append(there)
+    if not placed:
         return []
-    views = scaling.of_problem(problem, [x.shadow for x in found])
-    return [x._replace(shadow=view) for x, view in zip(found, views)]
+    views = scaling.of_problem(problem, [x.shadow for x in placed])
+    return [x._replace(shadow=view) for x, view in zip(placed, views)]
 
 
 def scales_ready(run: Run, x: Array, sums: np.dtype[Any], product: Array) -> Array:

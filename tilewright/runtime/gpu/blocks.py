@@ -93,16 +93,16 @@ def placed(q: Quantized, name: str, place: Callable[[Any, str], Look]) -> tuple[
 def taken(run: Run, call: Call, looks: Mapping[str, Look]) -> tuple[Call, dict[str, Blocked]]:
     """The call without scales of blocks, its alpha times factors of whole operands, and the operands that have them, by
     name. TypeError and ValueError for scales that do not fit."""
-    found = {name: x for name in "ab" if (x := _operand(run, call, name, looks)) is not None}
-    for name, x in found.items():
+    operands = {name: x for name in "ab" if (x := _operand(run, call, name, looks)) is not None}
+    for name, x in operands.items():
         alpha = call.alpha if x.factor == 1 else scaling.times(arguments.number(call.alpha, "alpha"), x.factor)
         without: dict[str, Any] = {"alpha": alpha, f"scale_{name}": None, f"trans_{name}": "n"}
         call = call._replace(**without)
-    return call, found
+    return call, operands
 
 
 def _operand(run: Run, call: Call, name: str, looks: Mapping[str, Look]) -> Blocked | None:
-    x, scale, trans = (getattr(call, each) for each in (name, f"scale_{name}", f"trans_{name}"))
+    x, scale, trans = (getattr(call, option) for option in (name, f"scale_{name}", f"trans_{name}"))
     there = looks[name].shadow
     if isinstance(x, Quantized):
         scaling.no_scale_beside(x, scale, name)
@@ -139,15 +139,15 @@ def _operand(run: Run, call: Call, name: str, looks: Mapping[str, Look]) -> Bloc
 
 def _placed(run: Run, elements: Array, scales: Array, f: BlockFormat, depth: int, factor: float) -> Blocked:
     elements, scales = (x[None] if x.ndim == 1 else x for x in (elements, scales))
-    whole = run.engine.platform is HIP                  # kernels read whole blocks, NVIDIA's 8 elements at a time
-    length, group = elements.shape[-1], f.block_bytes if whole else f.element.bits
+    by_blocks = run.engine.platform is HIP              # kernels read whole blocks, NVIDIA's 8 elements at a time
+    length, group = elements.shape[-1], f.block_bytes if by_blocks else f.element.bits
     apart = any(n % DECODED for n in (address(elements), *elements.strides[:-1]))       # AMD's load so many bytes
-    if elements.size and (leading(elements) is None or length % group or (whole and apart)):
+    if elements.size and (leading(elements) is None or length % group or (by_blocks and apart)):
         wide = run.temporary((*elements.shape[:-1], -(-length // group) * group), BYTE)
         run.copy(elements, wide[..., :length])
         run.copy(wide[..., length:], wide[..., length:], 0.0)
-        elements = wide if whole else wide[..., :length]
-    if whole and scales.size and scales.strides[-1] != 1:
+        elements = wide if by_blocks else wide[..., :length]
+    if by_blocks and scales.size and scales.strides[-1] != 1:
         rows = run.temporary(scales.shape, BYTE)
         run.copy(scales, rows)
         scales = rows
@@ -164,9 +164,9 @@ def quantized(run: Run, x: Array, f: BlockFormat) -> Quantized:
 
 def largest(run: Run, x: Array, f: BlockFormat) -> Array:
     """The largest finite size of each block [rows, blocks] of such an array."""
-    found = run.temporary((math.prod(x.shape[:-1]), f.blocks(x.shape[-1])), F32)
-    _launch(run, x, f, LARGEST, {}, {"largest": found})
-    return found
+    maxima = run.temporary((math.prod(x.shape[:-1]), f.blocks(x.shape[-1])), F32)
+    _launch(run, x, f, LARGEST, {}, {"largest": maxima})
+    return maxima
 
 
 def quantized_nv(run: Run, x: Array, f: BlockFormat, by_block: Array, whole: float) -> Quantized:
@@ -180,8 +180,8 @@ def _new(run: Run, x: Array, f: BlockFormat) -> tuple[Any, Any, dict[str, Array]
     """Elements and scales, and their shadows by name."""
     run.not_repeated()          # whose results are no arrays
     blocks = f.blocks(x.shape[-1])
-    (elements, there), (scales, beside) = (run.result((*x.shape[:-1], n), BYTE) for n in (blocks*f.block_bytes, blocks))
-    return elements, scales, {"elements": there, "scales": beside}
+    (elements, there), (scales, where) = (run.result((*x.shape[:-1], n), BYTE) for n in (blocks*f.block_bytes, blocks))
+    return elements, scales, {"elements": there, "scales": where}
 
 
 def _launch(run: Run, x: Array, f: BlockFormat, emitter: str, options: dict[str, Any], args: dict[str, Any]) -> None:

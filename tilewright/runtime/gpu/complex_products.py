@@ -43,10 +43,10 @@ def _turned(run: Run, source: Array, target: Array, factor: complex, conjugated:
     source, target = (x if x.ndim == 3 else x[None] for x in (source, target))
     if not expanded and abs(target.strides[1]) < abs(target.strides[2]):        # lanes go along the smaller stride
         source, target = (x.swapaxes(1, 2) for x in (source, target))
-    each = source.itemsize // 2
-    if any(s % each for x in (source, target) for s in x.strides) or any(address(x) % each for x in (source, target)):
+    size = source.itemsize // 2
+    if any(s % size for x in (source, target) for s in x.strides) or any(address(x) % size for x in (source, target)):
         raise ValueError("an operand or out is not aligned to its numbers")
-    (sss, rss, css), (sst, rst, cst) = ([s // each for s in x.strides] for x in (source, target))
+    (sss, rss, css), (sst, rst, cst) = ([s // size for s in x.strides] for x in (source, target))
     batch, rows, columns = source.shape
     grid = *copy.grid(rows, columns), min(batch, 65535)
     args = {"batch": batch, "depth": grid[2], "rows": rows, "columns": columns, "real": factor.real,

@@ -36,9 +36,9 @@ def einsum(library: Library, given: Sequence[Any], labels: Any, output: Any, cal
     `asked`: what the call is known by."""
     named = {f"operand {i}": x for i, x in enumerate(given)}
     c = None if isinstance(call.c, np.number) else call.c
-    beside, _ = signature(None, None, call.operands if isinstance(call.operands, Mapping) else None, c=c)
-    beside = {name: x for name, x in beside.items() if x is not None}
-    run, looks = library.platform.engine.begin(named | beside, fused.outs_of(call), asked, invariant=call.invariant)
+    operands, _ = signature(None, None, call.operands if isinstance(call.operands, Mapping) else None, c=c)
+    operands = {name: x for name, x in operands.items() if x is not None}
+    run, looks = library.platform.engine.begin(named | operands, fused.outs_of(call), asked, invariant=call.invariant)
     with run:
         arrays = [arguments.operand(looks[name].shadow, name, least=0) for name in named]
         if call.scaled:
@@ -73,8 +73,8 @@ def _scaled(run: Run, arrays: Sequence[Array], labels: Any, output: Any, call: C
     if 0 not in by.shape:
         _products(run, arrays, terms, path, by.sums, Term(targets[0], terms.output), Last(by, targets, looks, host))
     run.remember(targets, (call.epilogue,))
-    found = tuple(x if y is not None else run.library.result(x, like) for x, y in zip(outs, by.outs(call.out)))
-    return found if found[1:] else found[0]
+    results = tuple(x if y is not None else run.library.result(x, like) for x, y in zip(outs, by.outs(call.out)))
+    return results if results[1:] else results[0]
 
 
 class Last(NamedTuple):
@@ -153,18 +153,18 @@ def _pair(run: Run, a: Term, b: Term, kept: tuple[Any, ...], c: Term, sizes: dic
     left, right = (_with_k(run, contraction.arranged(term, sum(of, ())), of, groups)
                    for term, of in ((a, groups.of_a), (b, groups.of_b)))
     there = contraction.arranged(place, sum(groups.of_c, ()))
-    found = contraction.merged(left, right, there, groups)
-    if _launches(found) > MOST_LAUNCHES:            # each for a few rows: operands whose axes merge with those of C
+    merged = contraction.merged(left, right, there, groups)
+    if _launches(merged) > MOST_LAUNCHES:           # each for a few rows: operands whose axes merge with those of C
         left, right = run.copied(left, left.dtype), run.copied(right, right.dtype)
-        found = contraction.merged(left, right, there, groups)
-    left, right, there = found.stacks
+        merged = contraction.merged(left, right, there, groups)
+    left, right, there = merged.stacks
     dtype = there.dtype
     if last is not None:
         if exchanged and run.invariant:
-            found, groups = found.exchanged, groups._replace(m=groups.n, n=groups.m)
-            left, right, _ = found.stacks
-        nb, nm, nn, nk = found.counts
-        seen = Matrices(Terms((), c.labels, sizes), groups, found, False)
+            merged, groups = merged.exchanged, groups._replace(m=groups.n, n=groups.m)
+            left, right, _ = merged.stacks
+        nb, nm, nn, nk = merged.counts
+        seen = Matrices(Terms((), c.labels, sizes), groups, merged, False)
         seen.moved((nb + nm + nn - 2, 1, 1, nk))
         _last(run, last, seen, left, right)
         return
@@ -189,8 +189,8 @@ def _gathered(run: Run, parts: gathered.Stacks, c: Term, sizes: dict[Any, int], 
         if last is None:
             multiplied(run, decide(Call(left, right, there, out_dtype=there.dtype), left, right, None, there), "out")
         else:
-            found = contraction.Operands(left, right, there, (batch, 1, 1, 1))
-            _last(run, last, Matrices(Terms((), c.labels, sizes), groups, found, False), left, right)
+            operands = contraction.Operands(left, right, there, (batch, 1, 1, 1))
+            _last(run, last, Matrices(Terms((), c.labels, sizes), groups, operands, False), left, right)
 
 
 def _last(run: Run, last: Last, seen: Matrices, a: Array, b: Array) -> None:

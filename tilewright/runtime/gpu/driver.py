@@ -43,8 +43,8 @@ class Kept(Generic[T]):
         os.register_at_fork(after_in_child=self.forget)
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        found = self.found.get(key)
-        return forks.looked_up(self.found, key, make, self.most) if found is None else found
+        entry = self.found.get(key)
+        return forks.looked_up(self.found, key, make, self.most) if entry is None else entry
 
     def forget(self) -> None:
         self.found.clear()
@@ -172,13 +172,13 @@ class Devices(Kept[T]):
         self.make, self.library, self.kind = make, library, kind
 
     def __call__(self, index: int = 0) -> T:
-        found = self.found.get(index)
-        if found is None:
+        entry = self.found.get(index)
+        if entry is None:
             some = self.library.count()
             if not 0 <= index < some:
                 raise ValueError(f"there is no {self.kind} {index}: this process sees {some}")
-            found = self.get(index, lambda: self.make(index))
-        return found
+            entry = self.get(index, lambda: self.make(index))
+        return entry
 
 
 # ---- what has a handle of the driver's

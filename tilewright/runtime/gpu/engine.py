@@ -102,8 +102,8 @@ class Engine:
         arguments.refuse(f"on {self.platform.name}s",
                          algorithm=call.algorithm if self.platform is HIP else None)
         c = None if isinstance(call.c, np.number) else call.c
-        beside = call.operands if isinstance(call.operands, Mapping) else None
-        named, _ = signature(blocks.as_bytes(call.a), blocks.as_bytes(call.b), beside, call.scale_a, call.scale_b, c)
+        extras = call.operands if isinstance(call.operands, Mapping) else None
+        named, _ = signature(blocks.as_bytes(call.a), blocks.as_bytes(call.b), extras, call.scale_a, call.scale_b, c)
         arguments.check_batch_invariant(call.batch_invariant, call.plan, call.algorithm)
         run, looks = self.begin(named, fused_products.outs_of(call), asked, call.alpha, plan=call.plan,
                                 algorithm=call.algorithm, invariant=call.invariant)
@@ -138,10 +138,10 @@ class Engine:
                     x = complex_products.conjugate(run, x)
                 yield arguments.transposed(x, trans, name)
                 continue
-            found = blocked[name].stand_in(name) if other in blocked else blocks.decoded(
+            stand_in = blocked[name].stand_in(name) if other in blocked else blocks.decoded(
                 run, name, blocked[name], looks[other].shadow.dtype)
             vector = looks[name].shadow.ndim == 1
-            yield (found[0] if name == "a" else found[:, 0]) if vector else found
+            yield (stand_in[0] if name == "a" else stand_in[:, 0]) if vector else stand_in
 
     # ---- operands in the host's memory, by a plan for the first GPU
 
@@ -300,8 +300,8 @@ class Engine:
             code = artefact.code(emitter, on.target, **options, WARP=on.target.warp)
             return self.driver.load(code.image, on, code.machine).function(code.manifest)
 
-        found: Function = self.prepared.get((on.index, emitter, *options.items()), loaded)
-        return found
+        function: Function = self.prepared.get((on.index, emitter, *options.items()), loaded)
+        return function
 
 
 def _factors(kernel: Any, *given: Any) -> tuple[Any, ...]:
@@ -347,8 +347,8 @@ def multiplied(run: Run, p: Product, out_name: str, *factors: Array,
     if blocked:
         pair = [auxiliary.scales_ready(run, x, x.dtype, product) for x in pair]
     elif pair:
-        found = (auxiliary.scales_ready(run, x, p.sums, product) for x in factors)
-        pair = scaling.broadcast([*found], p.shape[:-2], *p.sizes)
+        scales = (auxiliary.scales_ready(run, x, p.sums, product) for x in factors)
+        pair = scaling.broadcast([*scales], p.shape[:-2], *p.sizes)
     run.multiply(a, b, product, p.alpha, p.beta, *pair, of_blocks=of_blocks, semiring=p.semiring)
     if product is not target:
         run.copy(product if direct else run.typed(product, p.result), target)

@@ -96,7 +96,7 @@ def _compute(run: Run, p: Product, f: fusing.Fused, results: Results, host: froz
     taken_a, taken_b, first = results.kernel_formats(epilogue, of_a, of_b, p)
     a, b = p.broadcast(*(x if role in before else run.typed(x, taken)
                          for role, x, taken in zip("ab", (p.a, p.b), (taken_a, taken_b))))
-    texts, beside = prologues.placed(run, before, dict(zip("ab", (taken_a, taken_b))), a, b, host)
+    texts, read = prologues.placed(run, before, dict(zip("ab", (taken_a, taken_b))), a, b, host)
     semiring = p.semiring
     if not p.a.shape[-1]:                       # nothing to add up: a product of zeros
         semiring = semirings.products(semiring)
@@ -108,15 +108,15 @@ def _compute(run: Run, p: Product, f: fusing.Fused, results: Results, host: froz
         for matrices in zip(pa, pb, *rest) if before and pa.ndim > 2 else ((pa, pb, *rest),):
             mb, rest = matrices[1], list(matrices[2:])
             _multiply(run, matrices[0], mb, p.alpha, final, rest[len(outs):], rest[:len(outs)], semiring,
-                      texts, beside)
+                      texts, read)
     results.fill(outs)
 
 
 def readable(run: Run, epilogue: Epilogue, given: list[Array], host: frozenset[str]) -> tuple[Epilogue, list[Array]]:
     """The epilogue and its operands, which are broadcast, as kernels read them: in the GPU's memory, in formats and
     places that they take."""
-    read, found = list(epilogue.reads), list(given)
-    for i, x in enumerate(found):
+    read, arrays = list(epilogue.reads), list(given)
+    for i, x in enumerate(arrays):
         own = auxiliary.on_device(run, x, read[i].name, host)
         if format_of(own.dtype) not in READ:
             wide = np.dtype(np.float32 if isinstance(formats.get(own.dtype), formats.Float) else np.int32)
@@ -124,8 +124,8 @@ def readable(run: Run, epilogue: Epilogue, given: list[Array], host: frozenset[s
             read[i] = replace(read[i], format=format_of(wide))
         elif not auxiliary.readable(np.broadcast_to(own, x.shape), "c", read[i].by_column):
             own = run.copied(own, own.dtype)
-        found[i] = np.broadcast_to(own, x.shape)
-    return replace(epilogue, reads=tuple(read)), found
+        arrays[i] = np.broadcast_to(own, x.shape)
+    return replace(epilogue, reads=tuple(read)), arrays
 
 
 def _multiply(run: Run, a: Array, b: Array, alpha: Any, epilogue: Epilogue, read: list[Array], outs: list[Array],

@@ -67,12 +67,12 @@ def recipe(driver: Any, on: Any, problem: Gemm, shape: GpuShape, gather: Gather,
         more |= images.values
     kernel = forks.imported("tilewright.compiled.gathered").kernel(
         problem, on.target, shape._replace(**placed), role, images.channels if images else 0)
-    found = Recipe(driver, kernel, on, *leading, **more)
+    prepared = Recipe(driver, kernel, on, *leading, **more)
     if not kernel.pointers:
-        return found
-    found.kept = [driver.Memory.upload(on, table) for table in gather.tables]
-    found.tables = tuple(x.pointer for x in found.kept)
-    return found
+        return prepared
+    prepared.kept = [driver.Memory.upload(on, table) for table in gather.tables]
+    prepared.tables = tuple(x.pointer for x in prepared.kept)
+    return prepared
 
 
 class Stacks(NamedTuple):
@@ -91,13 +91,13 @@ def stacks(run: Run, a: Term, b: Term, groups: Groups, c: Term) -> Stacks | None
     if not isinstance(run.on.target, GpuTarget) or x.dtype != b.array.dtype or x.dtype.name not in FORMATS or (
             run.invariant or run.plan or run.algorithm):
         return None
-    found = _stacks(run, a, b, groups, c)
-    if found is None:
-        found = _stacks(run, b, a, groups._replace(m=groups.n, n=groups.m), c)
-        if found is not None:
-            of = found.labels
-            found = Stacks(found.gather, transposed(found.b), transposed(found.a), of._replace(m=of.n, n=of.m))
-    return found
+    views = _stacks(run, a, b, groups, c)
+    if views is None:
+        views = _stacks(run, b, a, groups._replace(m=groups.n, n=groups.m), c)
+        if views is not None:
+            of = views.labels
+            views = Stacks(views.gather, transposed(views.b), transposed(views.a), of._replace(m=of.n, n=of.m))
+    return views
 
 
 def _stacks(run: Run, a: Term, b: Term, groups: Groups, c: Term) -> Stacks | None:

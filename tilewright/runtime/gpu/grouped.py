@@ -104,7 +104,7 @@ def _multiply(run: Run, of: Axes, p: Any, f: Any, a: Array, b: Array, ends: Arra
     """Fill the results. decoding: the text of b's prologue, if the kernel evaluates it, and what that reads."""
     bare, epilogue, read = f.epilogue.nothing, unreduced(f.epilogue), list[Array]()
     rows, columns = of.m, of.n // (1 + epilogue.paired)
-    whole = (rows, columns) if of.along == "m" else (of.groups, rows, columns)
+    extents = (rows, columns) if of.along == "m" else (of.groups, rows, columns)
     if not bare:
         read = [np.broadcast_to(per_group[one.name], (of.groups, 1, columns)) if one.name in per_group else x
                 for one, x in zip(epilogue.reads, f.operands)]
@@ -124,7 +124,7 @@ def _multiply(run: Run, of: Axes, p: Any, f: Any, a: Array, b: Array, ends: Arra
         b = b if leading(b) is not None else run.copied(b, b.dtype)
     if run.invariant == "rows":                 # plans of one kind for operands wherever they lie
         a, b = (_packed(run, x) for x in (a, b))
-    written = results.written(first, whole, (a, b, *read), vectors=not bare)
+    written = results.written(first, extents, (a, b, *read), vectors=not bare)
     offsets = ends if ends.dtype == INDEX and leading(ends[None]) is not None and (
         ends.shape[0] < 2 or ends.strides[0] == INDEX.itemsize) else run.copied(ends, INDEX)
     text = "" if bare else stored_as(epilogue, written).text
@@ -192,17 +192,17 @@ def _launch(run: Run, of: Axes, a: Array, b: Array, offsets: Array, results: lis
 
 def _of_shadows(run: Run, b: Any, looks: Any) -> Any:
     """The record with shadows for arrays: rules read dtypes, shapes and strides."""
-    found: Any = {part: looks[name].shadow for part in prologues.PARTS
+    shadows: Any = {part: looks[name].shadow for part in prologues.PARTS
                   if (name := "b" if part == "elements" else f"b.{part}") in looks}
     axis = b.nibbles and b.nibbles.axis if isinstance(b, Scaled) else -1 if b.format.element.bits == 4 else None
-    found["elements"] = prologues.halves(run, found["elements"], axis) if axis else found["elements"]
-    return replace(b, **found)
+    shadows["elements"] = prologues.halves(run, shadows["elements"], axis) if axis else shadows["elements"]
+    return replace(b, **shadows)
 
 
 def _decoded(run: Run, x: Array, prologue: Prepared) -> Array:
     """What the prologue makes of x [groups, k, n], contiguous along the axis along which x is."""
-    found = _along_k(run, x, prologue) if letter(x) == "t" else _across(run, x, prologue)
-    return prologues.prepared(run, x, "b", prologue, frozenset()) if found is None else found
+    decoded = _along_k(run, x, prologue) if letter(x) == "t" else _across(run, x, prologue)
+    return prologues.prepared(run, x, "b", prologue, frozenset()) if decoded is None else decoded
 
 
 def _inside(run: Run, of: Axes, a: Array, x: Array, prologue: Prepared, sums: str) -> tuple[str, list[Array]] | None:
@@ -234,28 +234,28 @@ def _along_k(run: Run, x: Array, prologue: Prepared) -> Array | None:
     """The matrices as the columns of one [k, groups * n]."""
     groups, k, n = x.shape
     folded = [shapes.merged(y.swapaxes(1, 2), 0, 2) for y in (x, *prologue.arrays)]
-    whole = [y.T for y in folded if y is not None]
-    if len(whole) < len(folded):
+    parts = [y.T for y in folded if y is not None]
+    if len(parts) < len(folded):
         return None
-    found = prologues.prepared(run, whole[0], "b", prologue._replace(arrays=tuple(whole[1:])), frozenset())
-    return found.T.reshape(groups, n, k).swapaxes(1, 2)
+    decoded = prologues.prepared(run, parts[0], "b", prologue._replace(arrays=tuple(parts[1:])), frozenset())
+    return decoded.T.reshape(groups, n, k).swapaxes(1, 2)
 
 
 def _across(run: Run, x: Array, prologue: Prepared) -> Array | None:
     """The matrices as the rows of one [groups * k, n], of whole groups of steps of k; what all of k shares is a
     group."""
     groups, k, n = x.shape
-    whole, beside = [shapes.merged(x, 0, 2)], []
-    for each, y in zip(prologue.prologue.reads, prologue.arrays, strict=True):
+    parts, reads = [shapes.merged(x, 0, 2)], []
+    for aux, y in zip(prologue.prologue.reads, prologue.arrays, strict=True):
         shared = y.strides[1] == 0 or y.shape[1] == 1
-        group = k if shared else each.group
+        group = k if shared else aux.group
         if k % group:
             return None
-        whole.append(shapes.merged(y[:, :1] if shared else y, 0, 2))
-        beside.append(replace(each, group=group))
-    folded = [y for y in whole if y is not None]
-    if len(folded) < len(whole):
+        parts.append(shapes.merged(y[:, :1] if shared else y, 0, 2))
+        reads.append(replace(aux, group=group))
+    folded = [y for y in parts if y is not None]
+    if len(folded) < len(parts):
         return None
-    made = replace(prologue.prologue, reads=tuple(beside))
-    found = prologues.prepared(run, folded[0], "b", Prepared(made, tuple(folded[1:])), frozenset())
-    return found.reshape(groups, k, n)
+    made = replace(prologue.prologue, reads=tuple(reads))
+    decoded = prologues.prepared(run, folded[0], "b", Prepared(made, tuple(folded[1:])), frozenset())
+    return decoded.reshape(groups, k, n)

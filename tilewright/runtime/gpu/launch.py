@@ -34,9 +34,9 @@ class Parameter(manifest.Parameter):
         """A value as the block has it: a number, an address (an int, or memory of ours), or `size` bytes. TypeError for
         what does not fit the type."""
         if isinstance(x, (bytes, bytearray, memoryview, ctypes.Structure, ctypes.Array)):
-            if len(found := bytes(x)) != self.size:
-                raise TypeError(f"{self.name} takes {self.size} bytes, and the value has {len(found)}")
-            return found
+            if len(packed := bytes(x)) != self.size:
+                raise TypeError(f"{self.name} takes {self.size} bytes, and the value has {len(packed)}")
+            return packed
         if hasattr(type(x), "__dlpack__"):  # one with a single element would pass for a number
             raise TypeError(f"{self}: it cannot be an array")
         x = getattr(x, "pointer", getattr(x, "value", x))  # memory of ours; ctypes' numbers
@@ -92,10 +92,10 @@ class Module(Owned):
     def function(self, described: Mapping[str, Any]) -> Any:
         """The kernel that this manifest describes."""
         name = described["symbol"]
-        found = self._functions.get(name)
-        if found is None or found.manifest != described:
-            found = self._functions[name] = self.functions(self, described)
-        return found
+        loaded = self._functions.get(name)
+        if loaded is None or loaded.manifest != described:
+            loaded = self._functions[name] = self.functions(self, described)
+        return loaded
 
     @classmethod
     def load(cls, code: bytes, on: Any = None, machine: bytes = b"") -> Any:
@@ -225,8 +225,8 @@ class Prepared:
         device = launches[0][0].function.device
         with device.current():
             launches[0][0].function.library.fill(at, 0, size, stream)
-            for (each, *_), arguments in zip(launches, blocks):
-                each.launch(stream, arguments)
+            for (kernel, *_), arguments in zip(launches, blocks):
+                kernel.launch(stream, arguments)
 
     def holding(self, arguments: Any) -> Any:
         """The launch with these arguments."""

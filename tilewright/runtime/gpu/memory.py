@@ -35,9 +35,9 @@ def handle_of(stream: Any) -> int:
         protocol = stream.__cuda_stream__
         return int((protocol() if callable(protocol) else protocol)[1])
     for name in ("handle", "cuda_stream", "ptr"):
-        found = getattr(stream, name, None)
-        if found is not None:
-            return int(found)
+        handle = getattr(stream, name, None)
+        if handle is not None:
+            return int(handle)
     try:
         return int(stream)
     except (TypeError, ValueError):
@@ -122,11 +122,11 @@ class Memory(Owned):
     @classmethod
     def upload(cls, on: Device, array: NDArray[Any]) -> Self:
         """Memory with the elements of an array, in C order. The copy is over."""
-        whole = np.ascontiguousarray(array)
-        there = cls(on, whole.nbytes)
-        if whole.nbytes:
+        contiguous = np.ascontiguousarray(array)
+        there = cls(on, contiguous.nbytes)
+        if contiguous.nbytes:
             with on.current():
-                cls.library.copy(there.pointer, whole.ctypes.data, whole.nbytes, back=False)
+                cls.library.copy(there.pointer, contiguous.ctypes.data, contiguous.nbytes, back=False)
         return there
 
     def download(self, array: NDArray[Any]) -> None:
@@ -232,18 +232,18 @@ class Workspaces:
         if answers.is_capturing(stream):
             return None
         key = on.index, answers.number(stream)
-        found = self.found.get(key)
-        if found is None or found.workspace_bytes < workspace or found.counter_bytes < counters:
+        room = self.found.get(key)
+        if room is None or room.workspace_bytes < workspace or room.counter_bytes < counters:
             with self._lock:
-                found = self.found.get(key)
-                if found is None and len(self.found) >= MOST_WORKSPACES:
+                room = self.found.get(key)
+                if room is None and len(self.found) >= MOST_WORKSPACES:
                     # Most streams of a program with so many are gone. Half at a time, for the first to be freed waits.
                     for old in list(self.found)[: (len(self.found) + 1) // 2]:
                         del self.found[old]
-                if found is None or found.workspace_bytes < workspace or found.counter_bytes < counters:
-                    found = self.found[key] = Workspace(lambda size: self._memory(on, size), self._fill, workspace,
-                                                        counters, stream, found)
-        return found
+                if room is None or room.workspace_bytes < workspace or room.counter_bytes < counters:
+                    room = self.found[key] = Workspace(lambda size: self._memory(on, size), self._fill, workspace,
+                                                        counters, stream, room)
+        return room
 
     def recorded(self, on: Any, workspace: int, counters: int, stream: int) -> tuple[Any, int]:
         """For one kernel in a graph that is being recorded, or several of a product: a block of memory, to be freed

@@ -25,12 +25,12 @@ MAPPED = {"a": "a", "b": "b", "c_map": "c"}  # parameters of kernels that may be
 
 def library_of_all(**named: Any) -> Library | None:
     """The library of all these arrays in GPUs' memory; None if none is. TypeError if they are of different kinds."""
-    found = {name: library_of(x) for name, x in named.items() if x is not None}
-    first = next((library for library in found.values() if library is not None), None)
+    libraries = {name: library_of(x) for name, x in named.items() if x is not None}
+    first = next((library for library in libraries.values() if library is not None), None)
     if first is None:
         return None
-    which = next(name for name, library in found.items() if library is first)
-    for name, library in found.items():
+    which = next(name for name, library in libraries.items() if library is first)
+    for name, library in libraries.items():
         if library is not first:
             other = kind(named[name]) + ("" if library else ", which is not")
             raise TypeError(f"{which} is {kind(named[which])} in {first.platform.memory}, and {name} is {other}; all "
@@ -40,8 +40,8 @@ def library_of_all(**named: Any) -> Library | None:
 
 def same_device(library: Library, **named: Any) -> int:
     """The number of the device that all these arrays are on; ValueError if there is no such."""
-    found = {name: library.device(x) for name, x in named.items() if x is not None}
-    (first, device), *others = found.items()
+    devices = {name: library.device(x) for name, x in named.items() if x is not None}
+    (first, device), *others = devices.items()
     for name, other in others:
         if other != device:
             what = library.platform.name
@@ -56,12 +56,12 @@ def operand(kernel: Any, name: str, shadow: Array) -> int:
     if not shadow.size:
         return shape[-1]
     by_rows = name == "out" or p.layout["ab".index(name)] == "n"
-    found = leading(shadow if by_rows else transposed(shadow))
-    if found is None or (name == "out" and found < shape[-1] and shape[-2] > 1):
+    shadow_by_rows = leading(shadow if by_rows else transposed(shadow))
+    if shadow_by_rows is None or (name == "out" and shadow_by_rows < shape[-1] and shape[-2] > 1):
         requires = f", as layout {p.layout!r} requires" if name != "out" else ""
         raise ValueError(f"{name} must have contiguous {'rows' if by_rows else 'columns'}{requires}, but its strides "
                          f"are {shadow.strides} bytes")
-    return found
+    return shadow_by_rows
 
 
 def leading(x: Array) -> int | None:

@@ -225,8 +225,8 @@ class Run:
         function = self.kernel(COPY, SOURCE=format_of(source.dtype), TARGET=format_of(target.dtype))
         (count, rows, columns), (x, y) = target.shape, function.threads
         (mss, rss, css), (mst, rst, cst) = ([s // x.itemsize for s in x.strides] for x in (source, target))
-        whole = any(p.name == "scale" and p.type.startswith("i") for p in function.parameters)
-        args = {"rows": rows, "columns": columns, "scale": int(scale.real) if whole else scale,
+        integer = any(p.name == "scale" and p.type.startswith("i") for p in function.parameters)
+        args = {"rows": rows, "columns": columns, "scale": int(scale.real) if integer else scale,
                 "source": source, "rss": rss, "css": css, "target": target, "rst": rst,
                 "cst": cst, "mss": mss, "mst": mst}
         self.launch(function, (-(-columns // x), min(-(-rows // y), MOST_Z), count), args)
@@ -294,11 +294,11 @@ class Run:
             of_blocks = of_blocks and of_blocks._replace(a=of_blocks.b, b=of_blocks.a)
         a, b = (x if letter(x) else self.copied(x, x.dtype) for x in (a, b))
         if c.dtype.kind == "c":
-            found = self._small(a, b, c, transposed_c)
-            if found is None:
+            small = self._small(a, b, c, transposed_c)
+            if small is None:
                 complex_products.multiply(self, a, b, c, alpha, beta)
                 return
-            recipe = found
+            recipe = small
         else:
             recipe = self.recipe(a, b, c, scales, of_blocks=of_blocks, semiring=semiring, exchanged=transposed_c)
         self.by_recipe(recipe, (a, b, c, *scales), alpha, beta)
@@ -316,9 +316,9 @@ class Run:
             return None
 
     def zeros(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        found = self.temporary(shape, dtype)
-        self.copy(found, found, 0.0)
-        return found
+        array = self.temporary(shape, dtype)
+        self.copy(array, array, 0.0)
+        return array
 
     def recipe(self, a: Array, b: Array, c: Array, beside: Sequence[Array] = (),
                functions: Mapping[str, str] | None = None, of_blocks: Formats | None = None, semiring: str = "",
@@ -329,10 +329,10 @@ class Run:
                tuple(address(x) % WIDEST for x in (a, b, c)), self.plan, self.algorithm, invariant, of_blocks,
                self.gather, semiring, *(functions or {}).items(),
                *((x.shape, x.strides, address(x) % WIDEST) for x in beside))
-        found: Recipe = self.engine.prepared.get(key, lambda: self.engine.recipe(
+        prepared: Recipe = self.engine.prepared.get(key, lambda: self.engine.recipe(
             self.on, a, b, c, self.plan, beside, functions, self.algorithm, of_blocks, semiring, invariant,
             self.gather))
-        return found
+        return prepared
 
 
 def _shared(*scales: Array, n: int) -> bool:

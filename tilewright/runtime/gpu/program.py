@@ -47,11 +47,11 @@ class Kernel:
             arguments = self.spare.pop()
         except IndexError:
             arguments = self.prepared.arguments()
-        found = None
+        room = None
         if self.whole is not None:
             number = arguments.answers.resting(stream, self.prepared.context)
-            found = None if number is None else self.workspaces.found.get((self.index, number))
-            if found is None or found.workspace_bytes < self.most or found.counter_bytes < self.most_counters:
+            room = None if number is None else self.workspaces.found.get((self.index, number))
+            if room is None or room.workspace_bytes < self.most or room.counter_bytes < self.most_counters:
                 self.spare.append(arguments)
                 self.whole(at, arrays, results, alpha, stream)
                 return
@@ -60,10 +60,10 @@ class Kernel:
             words[word] = at[number]
         for place, maps, number in self.maps:
             arguments.view[place : place + MAP_BYTES] = maps.found.get(at[number]) or maps(at[number])
-        if found is None:
+        if room is None:
             self.prepared.attempt(stream, arguments)
         else:
-            words[self.workspace], words[self.counters] = found.workspace, found.counters
+            words[self.workspace], words[self.counters] = room.workspace, room.counters
             self.prepared.launch(stream, arguments)
         self.spare.append(arguments)
 
@@ -118,18 +118,18 @@ class Product(NamedTuple):
 
     def step(self, any_alpha: bool) -> Kernel | Launches:
         """What calls with this alpha, or with any, do."""
-        whole, recipe = self._replace(alpha=None) if any_alpha else self, self.recipe
-        factor = self.alpha, whole if any_alpha else None
+        complete, recipe = self._replace(alpha=None) if any_alpha else self, self.recipe
+        factor = self.alpha, complete if any_alpha else None
         if recipe.only is None:
             return self._launches(*factor)
         step = recipe.only
-        within = (step, whole) if recipe.needs_workspace else (None, None)
+        within = (step, complete) if recipe.needs_workspace else (None, None)
         return Kernel(step.scaled(self.alpha, self.beta), [word for word, _ in step.pointers],
                       [self.numbers[i] for _, i in step.pointers],
                       [(place, maps, self.numbers[i]) for place, maps, i in step.maps], *factor, *within)
 
     def _launches(self, *factor: Any) -> Launches:
-        recipe, room, found = self.recipe, self.numbers[-1], []
+        recipe, room, steps = self.recipe, self.numbers[-1], []
         workspace, counters = recipe.bytes
         for step in recipe.steps:
             at = [(number, 0) if offset is None else (room, offset)
@@ -138,10 +138,10 @@ class Product(NamedTuple):
             places += [(word, room, offset) for word, offset in step.inside]
             if step.needs_workspace:
                 places += [(step.workspace, room, 0), (step.counters, room, lines(workspace))]
-            found.append((step.scaled(self.alpha, self.beta), places,
+            steps.append((step.scaled(self.alpha, self.beta), places,
                           [(place, maps, *at[i]) for place, maps, i in step.maps]))
         first = recipe.zero[0] if recipe.zero[1] else lines(workspace)      # what is zero is the end of the workspace
-        return Launches(found, (room, first, recipe.room - first if recipe.zero[1] or counters else 0), *factor)
+        return Launches(steps, (room, first, recipe.room - first if recipe.zero[1] or counters else 0), *factor)
 
 
 class Number(NamedTuple):
@@ -164,9 +164,9 @@ def write_number(driver: Any, device: Any, at: int, value: Array, dtype: np.dtyp
     """Write a number to the device's memory, in words of 32 bits. It travels in the command, so that a graph that is
     recorded keeps it."""
     with np.errstate(all="ignore"):
-        whole = value.astype(dtype).reshape(1).view(np.uint8)
+        bytes_of_value = value.astype(dtype).reshape(1).view(np.uint8)
     with device.current():
-        for i, word in enumerate(np.resize(whole, max(whole.size, 4)).view(np.uint32)):
+        for i, word in enumerate(np.resize(bytes_of_value, max(bytes_of_value.size, 4)).view(np.uint32)):
             driver.fill(at + 4 * i, int(word), 4, stream)
 
 

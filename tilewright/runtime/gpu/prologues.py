@@ -53,7 +53,7 @@ def inside(run: Run, p: Product, before: Mapping[str, Prepared], result: np.dtyp
         return ""
     if p.a.ndim > 2 and any(any(x.strides[:-1]) for x in (before["a"].arrays if "a" in before else ())):
         return ""
-    if any(x.ndim > 2 and any(x.strides[:-2]) for each in before.values() for x in each.arrays):
+    if any(x.ndim > 2 and any(x.strides[:-2]) for prologue in before.values() for x in prologue.arrays):
         return ""
     results = [before[role].prologue.result if role in before else format_of(x.dtype)
                for role, x in zip("ab", (p.a, p.b))]
@@ -83,40 +83,40 @@ def placed(run: Run, before: Mapping[str, Prepared], taken: Mapping[str, np.dtyp
            host: frozenset[str]) -> tuple[dict[str, str], list[Array]]:
     """The prologues that a kernel evaluates, which multiplies in the formats `taken`: their texts by prologue_a and
     prologue_b, and what they read as kernels take it. `host`: the names of arrays that are NumPy's."""
-    texts, beside = dict[str, str](), list[Array]()
-    for role, each in sorted(before.items()):
-        texts[f"prologue_{role}"] = of_plans.into(each.prologue.text, format_of(taken[role]))
+    texts, arrays = dict[str, str](), list[Array]()
+    for role, prologue in sorted(before.items()):
+        texts[f"prologue_{role}"] = of_plans.into(prologue.prologue.text, format_of(taken[role]))
         along_k = letter({"a": a, "b": b}[role]) == ("n" if role == "a" else "t")
-        for read, x in zip(each.prologue.arrays(role), each.arrays, strict=True):
+        for read, x in zip(prologue.prologue.arrays(role), prologue.arrays, strict=True):
             own = auxiliary.on_device(run, x[(0,) * (x.ndim - 2)], read.name, host)
             ready = auxiliary.readable(own, role, read.across_k and not along_k)
-            beside.append(own if ready else run.copied(own, own.dtype))
-    return texts, beside
+            arrays.append(own if ready else run.copied(own, own.dtype))
+    return texts, arrays
 
 
 def prepared(run: Run, x: Array, role: str, prologue: Prepared, host: frozenset[str]) -> Array:
     """What the prologue makes of operand x [..., rows, columns]. `host`: the names of arrays that are NumPy's."""
-    found, arrays = prologue.prologue, []
-    if found.element not in READ:
+    made, arrays = prologue.prologue, []
+    if made.element not in READ:
         raise TypeError(f"{role} is {x.dtype}: on GPUs operands with a prologue are of {', '.join(sorted(READ))}")
-    if found.kind == "int":
-        raise TypeError(f"prologue_{role} gives integers, which GPUs do not multiply in {found.result}: float products "
+    if made.kind == "int":
+        raise TypeError(f"prologue_{role} gives integers, which GPUs do not multiply in {made.result}: float products "
                         "of them are exact up to 2^24")
-    for each, y in zip(found.reads, prologue.arrays, strict=True):
-        own = auxiliary.on_device(run, y, each.name, host)
+    for aux, y in zip(made.reads, prologue.arrays, strict=True):
+        own = auxiliary.on_device(run, y, aux.name, host)
         if format_of(own.dtype) not in READ:
-            raise TypeError(f"operands[{each.name!r}] is {y.dtype}: on GPUs it must be of "
+            raise TypeError(f"operands[{aux.name!r}] is {y.dtype}: on GPUs it must be of "
                             f"{', '.join(sorted(READ))}")
         arrays.append(np.broadcast_to(own, y.shape))
     lead = x.shape[:-2]
     for y in arrays:
         lead = np.broadcast_shapes(lead, y.shape[:-2])
-    target = run.temporary((*lead, *x.shape[-2:]), formats.FORMATS[found.result].dtype)
+    target = run.temporary((*lead, *x.shape[-2:]), formats.FORMATS[made.result].dtype)
     if letter(x) == "t":
         target = run.temporary((*lead, *x.shape[:-3:-1]), target.dtype).swapaxes(-1, -2)
     x, *arrays = (np.broadcast_to(y, (*lead, *y.shape[-2:])) for y in (x, *arrays))
     for index in np.ndindex(lead):
-        _matrix(run, x[index], AXIS[role], found, [y[index] for y in arrays], target[index])
+        _matrix(run, x[index], AXIS[role], made, [y[index] for y in arrays], target[index])
     return target
 
 
@@ -132,12 +132,12 @@ def _matrix(run: Run, x: Array, axis: int, prologue: Any, arrays: list[Array], t
     rows, columns = x.shape
     vector = _vector(x, target, columns)
     read, values = [], dict[str, Any]()
-    for at, (each, y) in enumerate(zip(prologue.reads, arrays, strict=True)):
+    for at, (aux, y) in enumerate(zip(prologue.reads, arrays, strict=True)):
         row, column = (0 if extent == 1 else stride // y.itemsize for extent, stride in zip(y.shape, y.strides))
         most = min(vector, WIDEST // y.itemsize) * y.itemsize
         side = column == 1 and vector > 1 and not (address(y) % most or row * y.itemsize % most)
         read.append(f"{format_of(y.dtype)}:{'0' if not row else 'n'}{'0' if not column else 'v' if side else 'n'}:"
-                    f"{each.group}")
+                    f"{aux.group}")
         values |= {f"x{at}": y, f"rows_x{at}": row, f"columns_x{at}": column}
     steps = "columns" if axis == -1 else "rows"
     function = run.kernel(PREPARE, SOURCE=prologue.source, EXPRESSION=prologue.expression.text, READ=tuple(read),
@@ -189,7 +189,7 @@ def of_scaled(run: Run, call: Call, looks: dict[str, Look]) -> Call:
         shadows = [held, *(looks[f"{role}.{part}"].shadow for part in parts)]
         axis = q.axis
         if getattr(call, f"trans_{role}") not in ("n", False):
-            shadows = [each.swapaxes(-1, -2) for each in shadows]
+            shadows = [array.swapaxes(-1, -2) for array in shadows]
             axis = {-1: -2, -2: -1, None: None}[axis]
         if axis not in (None, AXIS[role]):
             raise ValueError(f"the groups of {role} must be along k, axis {AXIS[role]} as it is multiplied, "
@@ -197,12 +197,12 @@ def of_scaled(run: Run, call: Call, looks: dict[str, Look]) -> Call:
         group = q.group or 1
         if axis is None:                # one scale for all along k
             k, group = AXIS[role], 0
-            if any(each.shape[k] != 1 for each in shadows[1:]):
+            if any(array.shape[k] != 1 for array in shadows[1:]):
                 raise ValueError(f"{role} is {q!r}, with a scale for each step of k: its scales must be those of "
                                  f"{'rows' if role == 'a' else 'columns'} to be multiplied on GPUs")
             across = -3 - k
-            shadows[1:] = [np.broadcast_to(each, [1 if i == k + each.ndim else n for i, n in enumerate(
-                shadows[0].shape)]) if each.shape[across] == 1 else each for each in shadows[1:]]
+            shadows[1:] = [np.broadcast_to(array, [1 if i == k + array.ndim else n for i, n in enumerate(
+                shadows[0].shape)]) if array.shape[across] == 1 else array for array in shadows[1:]]
         source = q.format.name + HALVES*bool(q.nibbles)
         call = _with(call, looks, role, source, kind, group, [*zip(parts, shadows[1:])], shadows[0], x.keep)
     return call
@@ -226,7 +226,7 @@ def of_blocks(run: Run, call: Call, looks: dict[str, Look], blocked: dict[str, B
     other = looks["b" if role == "a" else "a"].shadow
     kind = format_of(other.dtype)
     other_ways = call.prologue_a, call.prologue_b, call.semiring, call.scale_a, call.scale_b
-    if kind not in WIDE or any(each is not None for each in other_ways) or other.ndim < 2 or x.elements.ndim != 2 or (
+    if kind not in WIDE or any(way is not None for way in other_ways) or other.ndim < 2 or x.elements.ndim != 2 or (
             run.engine.platform is not CUDA or run.invariant):
         return call
     element, scale = x.format.element, x.format.scale
@@ -239,10 +239,10 @@ def of_blocks(run: Run, call: Call, looks: dict[str, Look], blocked: dict[str, B
     if role == "b":
         made, scales = held.swapaxes(0, 1), scales.swapaxes(0, 1)
     there = dict(looks)
-    found = _with(call, there, role, source, kind, x.format.block, [("scales", scales)], made, looks[role].keep)
+    decoded = _with(call, there, role, source, kind, x.format.block, [("scales", scales)], made, looks[role].keep)
     # as of k and n, with the other operand's order
     m = int(np.prod(other.shape[:-1])) if role == "b" else other.shape[-1]
-    text = getattr(found, f"prologue_{role}").text
+    text = getattr(decoded, f"prologue_{role}").text
     letters = letter(other) + letter(made) if role == "b" else letter(made) + letter(other)
     pair = gpu_lowering.pair_for(kind, kind, "f32", run.on.target)
     if role == "a" or len(letters) < 2 or pair != (kind, kind):
@@ -254,7 +254,7 @@ def of_blocks(run: Run, call: Call, looks: dict[str, Look], blocked: dict[str, B
         return call
     looks.update(there)
     blocked.clear()
-    return found
+    return decoded
 
 
 def _with(call: Call, looks: dict[str, Look], role: str, source: str, kind: str, group: int,

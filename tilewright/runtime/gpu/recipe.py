@@ -168,9 +168,9 @@ class Recipe:
     def _with_workspace(self, stream: int, arguments: Any) -> None:
         step: Any = self.only
         words = arguments.words
-        found = self.workspaces.get(self.device, *self.bytes, stream, arguments.answers)
-        if found is not None:
-            words[step.workspace], words[step.counters] = found.workspace, found.counters
+        room = self.workspaces.get(self.device, *self.bytes, stream, arguments.answers)
+        if room is not None:
+            words[step.workspace], words[step.counters] = room.workspace, room.counters
             step.prepared.launch(stream, arguments)
             return
         memory, counters = self.workspaces.recorded(self.device, *self.bytes, stream)
@@ -228,7 +228,7 @@ class Bound:
         outs = outs or [None for x in kernel_arrays(p) if x.written]
         self.outs = [library.empty(p.shapes["out"], kind, device, stream) if x is None else x   # of an epilogue
                      for x, kind in zip(outs, auxiliary.result_dtypes(p, len(outs)))]
-        beside = auxiliary.of_kernel(p, self._factors, operands_of, [place(x, "outs").shadow for x in self.outs],
+        read = auxiliary.of_kernel(p, self._factors, operands_of, [place(x, "outs").shadow for x in self.outs],
                                      lambda x: place(x, "operands").shadow)
         if p.a in BLOCK_FORMATS:
             kernel = operands.of_block_scaled(kernel, shadows[0], operands.transposed(shadows[1]), shadows[2])
@@ -245,11 +245,11 @@ class Bound:
                 raise ValueError(f"a compiled kernel with an epilogue or a prologue needs operands in formats of its "
                                  f"code, and k of at least 1, and this is {p}; tilewright.matmul converts them")
             return
-        more = operands.of_batch(*shadows) | auxiliary.strides(p, beside)
+        more = operands.of_batch(*shadows) | auxiliary.strides(p, read)
         self.recipe = Recipe(driver, kernel, on, *leading, **more)
         at_a, at_b, at_c = map(operands.address, shadows)
         self._arguments = at_a, at_b, at_c, *self._scalars
-        self.beside = [operands.address(x) for x in beside]
+        self.beside = [operands.address(x) for x in read]
         self._fixed = self.recipe.fixed(*self._arguments, *self.beside)
 
     def __call__(self, stream: Any = None) -> Any:

@@ -53,10 +53,10 @@ def windows(gather: Gather, item: int, batch: int = 1, apart: int = 0) -> Window
         along = {(outer, "y"): y.dilation, (inner, "x"): x.dilation}
         tile = Tile(f"i{8 * item}", (PIECE // item, 1), images=True)
         strides = x.stride * item, y.stride * item, image[1] * item or PIECE
-        found = ImageMap(tile, (channels, x.size, y.size, image[0]), strides, (x.last, y.last), (x.step, y.step))
-        if not any(found.violations()):
-            wide, high = found.pixels
-            return Windows(found, {"images": found} | {f"window_{name}": value for name, value in {
+        images = ImageMap(tile, (channels, x.size, y.size, image[0]), strides, (x.last, y.last), (x.step, y.step))
+        if not any(images.violations()):
+            wide, high = images.pixels
+            return Windows(images, {"images": images} | {f"window_{name}": value for name, value in {
                 "channels": channels, "inner": taps[1][0], "wide": wide, "pixels": wide * high, "step_x": x.step,
                 "step_y": y.step, **{f"{axis}_{way}": along.get((tap, way), 0) for way in "xy" for tap, axis in (
                     (0, "outer"), (1, "inner"))}}.items()})
