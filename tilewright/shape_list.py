@@ -72,17 +72,17 @@ class Listed:
     def from_json(cls, line: str) -> Listed:
         """ValueError says what is wrong with the line."""
         try:
-            found = json.loads(line)
+            entry = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"this is not JSON: {error}") from None
-        if not isinstance(found, dict):
+        if not isinstance(entry, dict):
             raise ValueError("a shape is an object, {...}")
-        attention = found.pop("attention", None)
-        if lacks := [] if attention else [name for name in OF_GEMM[:3] if name not in found]:
+        attention = entry.pop("attention", None)
+        if lacks := [] if attention else [name for name in OF_GEMM[:3] if name not in entry]:
             raise ValueError(f"the shape lacks {', '.join(lacks)}")
-        if unknown := [name for name in found if name not in (*(() if attention else OF_GEMM), *KINDS)]:
+        if unknown := [name for name in entry if name not in (*(() if attention else OF_GEMM), *KINDS)]:
             raise ValueError(f"a shape has no field {unknown[0]!r}; it may have {', '.join((*OF_GEMM, *KINDS))}")
-        more = {name: found[name] for name in KINDS if found.get(name) is not None}
+        more = {name: entry[name] for name in KINDS if entry.get(name) is not None}
         for name, value in more.items():
             if type(value) not in KINDS[name] or (type(value) is int and value < 1):
                 wanted = "a positive whole number" if KINDS[name] == (int,) else "text"
@@ -94,7 +94,7 @@ class Listed:
         try:
             if attention:
                 return cls(Attention(**attention), **more)
-            return cls(Gemm(**{name: found[name] for name in OF_GEMM if name in found}), **more)
+            return cls(Gemm(**{name: entry[name] for name in OF_GEMM if name in entry}), **more)
         except TypeError as error:
             raise ValueError(str(error)) from None
 
@@ -102,14 +102,14 @@ class Listed:
 def read(path: str | os.PathLike[str]) -> list[Listed]:
     """The products of a file, those with the most arithmetic first. ValueError names the first bad line; OSError if the
     file cannot be read."""
-    found = []
+    listed = []
     for number, line in enumerate(inputs.text(path).splitlines(), 1):
         if line.strip():
             try:
-                found.append(Listed.from_json(line))
+                listed.append(Listed.from_json(line))
             except ValueError as error:
                 raise ValueError(f"{path}, line {number}: {error}") from None
-    return merged(found)
+    return merged(listed)
 
 
 def merged(listed: Iterable[Listed]) -> list[Listed]:
@@ -118,5 +118,5 @@ def merged(listed: Iterable[Listed]) -> list[Listed]:
     for each in listed:
         one = replace(each, count=1)
         counts[one] = counts.get(one, 0) + each.count
-    found = [replace(one, count=count) for one, count in counts.items()]
-    return sorted(found, key=lambda each: -each.problem.flops * each.count)
+    lines = [replace(one, count=count) for one, count in counts.items()]
+    return sorted(lines, key=lambda each: -each.problem.flops * each.count)

@@ -346,11 +346,11 @@ def _product(p: Program, what: str, f: Callable[..., Value], blocks: list[Block]
     if not type.is_float or p.ahead or p.ir.fuses is False:
         return elementwise(p, shape, f, broadcast, type)
     with p.ir._fusing(True):                # so that it is left out where nothing else takes it
-        found, laid = _of_registers(p, shape, f, broadcast, type)
-    p.droppable(found)
-    found.product = Product(of.factors, not of.negated, of.body) if of else Product(
+        values, laid = _of_registers(p, shape, f, broadcast, type)
+    p.droppable(values)
+    values.product = Product(of.factors, not of.negated, of.body) if of else Product(
         (laid[0], laid[1]), False, p.ir._body)
-    return found
+    return values
 
 
 def _sum(p: Program, what: str, f: Callable[..., Value], x: Any, y: Any) -> Block:

@@ -84,8 +84,8 @@ class Checkpoint(Mapping[str, Any]):
             made[name] = partial(_own, name, self.tensors, entry)
             taken |= {f"{name}.{part}" for part in ARRAYS}
         if method and method != OWN:
-            found = self._mxfp4() if method == "mxfp4" else self._layers(method)
-            for name, (parts, read) in found.items():
+            stored = self._mxfp4() if method == "mxfp4" else self._layers(method)
+            for name, (parts, read) in stored.items():
                 made[name] = read
                 taken |= parts
         self.quantized = frozenset(made)
@@ -96,24 +96,24 @@ class Checkpoint(Mapping[str, Any]):
         if method not in METHODS:
             raise ValueError(refusal(method))
         firsts, others, make = METHODS[method]
-        found: dict[str, tuple[set[str], Callable[[], Any]]] = {}
+        layers: dict[str, tuple[set[str], Callable[[], Any]]] = {}
         for name in self.tensors:
             layer, _, part = name.rpartition(".")
             names = {x: f"{layer}.{x}" for x in (part, *others) if f"{layer}.{x}" in self.tensors}
             if part in firsts and len(names) > 1 and not (part == "weight" and _floats(self.tensors[name])):
                 arrays = {x: self.tensors[y] for x, y in names.items()}
-                found[f"{layer}.weight"] = {*names.values()}, partial(make, layer, arrays, self.config)
-        return found
+                layers[f"{layer}.weight"] = {*names.values()}, partial(make, layer, arrays, self.config)
+        return layers
 
     def _mxfp4(self) -> dict[str, tuple[set[str], Callable[[], Any]]]:
         """Experts of gpt-oss: NAME_blocks and NAME_scales."""
-        found: dict[str, tuple[set[str], Callable[[], Any]]] = {}
+        layers: dict[str, tuple[set[str], Callable[[], Any]]] = {}
         for name, x in self.tensors.items():
             scales = self.tensors.get(f"{name.removesuffix('_blocks')}_scales")
             if name.endswith("_blocks") and scales is not None:
-                found[name.removesuffix("_blocks")] = {name, f"{name.removesuffix('_blocks')}_scales"}, partial(
+                layers[name.removesuffix("_blocks")] = {name, f"{name.removesuffix('_blocks')}_scales"}, partial(
                     floats.blocks, x.reshape(*x.shape[:-2], -1), scales, "mxfp4", "mxfp4")
-        return found
+        return layers
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._made:
@@ -157,8 +157,8 @@ def load(path: str | os.PathLike[str], config: Mapping[str, Any] | None = None) 
     if config is not None and not isinstance(config, Mapping):
         raise TypeError(f"config must be a mapping with quant_method, not {config!r}")
     where = Path(path)
-    if where.is_dir() and not any(where.glob("*.safetensors")) and len(found := [*where.glob("*.gguf")]) == 1:
-        where = found[0]
+    if where.is_dir() and not any(where.glob("*.safetensors")) and len(files := [*where.glob("*.gguf")]) == 1:
+        where = files[0]
     if where.suffix == ".gguf":
         stored, metadata = gguf.load(where)
         return Checkpoint(where, stored, metadata, {"quant_method": "gguf"})
@@ -174,14 +174,14 @@ def load(path: str | os.PathLike[str], config: Mapping[str, Any] | None = None) 
 
 def own_entries(metadata: Mapping[str, str], path: Path) -> dict[str, Any]:
     """What the arrays of weights in tilewright's own layout mean, by their names. ValueError for other metadata."""
-    found = safetensors.parsed(metadata.get(OWN, "{}"), f"the metadata {OWN!r} of {path}")
-    if wrong := [name for name, x in found.items() if not isinstance(x, dict)]:
+    entries = safetensors.parsed(metadata.get(OWN, "{}"), f"the metadata {OWN!r} of {path}")
+    if wrong := [name for name, x in entries.items() if not isinstance(x, dict)]:
         raise ValueError(f"the metadata {OWN!r} of {path} say nothing of {wrong[0]}")
-    return found
+    return entries
 
 
 def _merged(path: Path, *metadata: Mapping[str, str]) -> str:
-    return json.dumps({name: x for each in metadata for name, x in own_entries(each, path).items()})
+    return json.dumps({name: x for entries in metadata for name, x in own_entries(entries, path).items()})
 
 
 def _parts(where: Path) -> list[Path]:
@@ -192,24 +192,24 @@ def _parts(where: Path) -> list[Path]:
         if not isinstance(names, dict) or not all(isinstance(x, str) and Path(x).name == x for x in names.values()):
             raise ValueError(f"{index} must have names of files in this folder in its weight_map")
         return [where / name for name in sorted({*names.values()})]
-    if found := sorted(where.glob("*.safetensors")):
-        return found
+    if files := sorted(where.glob("*.safetensors")):
+        return files
     raise FileNotFoundError(f"{where} has no files of safetensors, and not one of GGUF")
 
 
 def _config(folder: Path) -> Mapping[str, Any]:
     if (file := folder / CONFIG).exists():
-        whole = safetensors.parsed(file.read_bytes(), str(file))
-        for each in (whole, whole.get("text_config") or {}):
-            if found := each.get("quantization_config") or each.get("compression_config"):
-                if not isinstance(found, dict):
-                    raise ValueError(f"{file} has a quantization_config that is no object of JSON: {found!r}")
-                return dict(found)
+        parsed = safetensors.parsed(file.read_bytes(), str(file))
+        for level in (parsed, parsed.get("text_config") or {}):
+            if config := level.get("quantization_config") or level.get("compression_config"):
+                if not isinstance(config, dict):
+                    raise ValueError(f"{file} has a quantization_config that is no object of JSON: {config!r}")
+                return dict(config)
     for name in ALSO:
         if (file := folder / name).exists():
-            found = safetensors.parsed(file.read_bytes(), str(file))
-            method = "awq" if "w_bit" in found or "zero_point" in found else "gptq"
-            return {"quant_method": method, **found}
+            config = safetensors.parsed(file.read_bytes(), str(file))
+            method = "awq" if "w_bit" in config or "zero_point" in config else "gptq"
+            return {"quant_method": method, **config}
     return {}
 
 

@@ -58,8 +58,8 @@ def arguments_of(name: str, config: Mapping[str, Any]) -> Mapping[str, Any]:
             return any(not x.startswith("re:") and "." not in x for x in targets)
         return any(re.match(x[3:], name) if x.startswith("re:") else name == x or name.endswith(f".{x}")
                    for x in targets)
-    found = next((x for by_class in (False, True) for x in groups if named(x, by_class)), None)
-    arguments: Mapping[str, Any] = found["weights"] if found else {}
+    scheme = next((x for by_class in (False, True) for x in groups if named(x, by_class)), None)
+    arguments: Mapping[str, Any] = scheme["weights"] if scheme else {}
     return arguments
 
 

@@ -46,8 +46,8 @@ def scaled(name: str, elements: Array, scales: Array, source: str, block: Any = 
     if scales.ndim != 2 or not scales.size:
         raise ValueError(f"{name} has scales {scales.shape} for a weight {elements.shape}")
     rows, columns = scales.shape
-    whole = block is None or scales.shape in ((1, 1), (outputs, 1))
-    tall, wide = (-(-outputs // rows), -(-inputs // columns)) if whole else sides(name, block)
+    by_rows = block is None or scales.shape in ((1, 1), (outputs, 1))
+    tall, wide = (-(-outputs // rows), -(-inputs // columns)) if by_rows else sides(name, block)
     if scales.shape != (-(-outputs // tall), -(-inputs // wide)):
         raise ValueError(f"{name} has scales {scales.shape} for a weight {elements.shape} in blocks of {tall} outputs "
                          f"and {wide} inputs")

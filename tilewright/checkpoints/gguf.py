@@ -52,9 +52,9 @@ class _Reader:
         self.path, self.memory, self.at = path, memory, 0
 
     def numbers(self, form: str) -> tuple[Any, ...]:
-        found = struct.unpack_from("<" + form, self.memory, self.at)
+        values = struct.unpack_from("<" + form, self.memory, self.at)
         self.at += struct.calcsize("<" + form)
-        return found
+        return values
 
     def text(self) -> str:
         length, = self.numbers("Q")
@@ -81,9 +81,9 @@ def load(path: Path) -> tuple[dict[str, Stored], dict[str, Any]]:
     if part := re.fullmatch(r"(.*)-\d{5}-of-(\d{5})\.gguf", path.name):
         tensors, metadata = dict[str, Stored](), dict[str, Any]()
         for at in range(1, int(part[2]) + 1):
-            more, found = _load(path.with_name(f"{part[1]}-{at:05}-of-{part[2]}.gguf"))
+            more, own = _load(path.with_name(f"{part[1]}-{at:05}-of-{part[2]}.gguf"))
             tensors |= more
-            metadata = found | metadata
+            metadata = own | metadata
         return tensors, metadata
     return _load(path)
 

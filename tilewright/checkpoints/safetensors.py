@@ -55,7 +55,7 @@ def load(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
         raise ValueError(f"the header of {path} has metadata that are no texts by name")
     data = 8 + length
     try:
-        found = {name: _tensor(memory, data, name, **entry) for name, entry in header.items()}
+        tensors = {name: _tensor(memory, data, name, **entry) for name, entry in header.items()}
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path} is no file of safetensors: {error}") from None
     at = 0
@@ -67,32 +67,32 @@ def load(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
     if data + at != len(memory):
         raise ValueError(f"{path} is no complete file of safetensors: tensors end at byte {data + at:,}, and it has "
                          f"{len(memory):,}")
-    return found, metadata
+    return tensors, metadata
 
 
 def parsed(text: bytes | str, what: str) -> dict[str, Any]:
     """An object of JSON. ValueError, which says what is none, for other texts."""
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{what} is no JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise ValueError(f"{what} must be an object of JSON, not {str(found)[:50]}")
-    return found
+    if not isinstance(value, dict):
+        raise ValueError(f"{what} must be an object of JSON, not {str(value)[:50]}")
+    return value
 
 
 def _tensor(memory: mmap.mmap, data: int, name: str, dtype: str, shape: list[int], data_offsets: list[int]) -> Array:
     if not isinstance(dtype, str) or dtype not in DTYPES:
         raise ValueError(f"tensor {name} is of {dtype}, which is none of {', '.join(DTYPES)}")
-    whole = all(isinstance(x, list) and all(type(n) is int and n >= 0 for n in x) for x in (shape, data_offsets))
-    if not whole or len(data_offsets) != 2 or len(shape) > MOST_AXES:
+    valid = all(isinstance(x, list) and all(type(n) is int and n >= 0 for n in x) for x in (shape, data_offsets))
+    if not valid or len(data_offsets) != 2 or len(shape) > MOST_AXES:
         raise ValueError(f"tensor {name} must have a shape and two offsets in whole numbers, 0 or more, not {shape} "
                          f"and {data_offsets}")
     first, end = data_offsets
-    found, count = np.dtype(DTYPES[dtype]), math.prod(shape)
-    if not first <= end <= len(memory) - data or end - first != count * found.itemsize:
+    known, count = np.dtype(DTYPES[dtype]), math.prod(shape)
+    if not first <= end <= len(memory) - data or end - first != count * known.itemsize:
         raise ValueError(f"tensor {name} of {dtype} {shape} cannot have the bytes {first} to {end}")
-    return np.frombuffer(memory, found, count, data + first).reshape(shape)
+    return np.frombuffer(memory, known, count, data + first).reshape(shape)
 
 
 def save(path: str | os.PathLike[str], tensors: Mapping[str, Array], metadata: Mapping[str, str] | None = None) -> None:

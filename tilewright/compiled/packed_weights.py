@@ -120,7 +120,7 @@ def _record(index: Any, arrays: dict[str, Any]) -> Any:
         return Quantized(arrays["elements"], arrays["scales"], shape, BLOCK_FORMATS[index["format"]], -1,
                          index["tensor_scale"])
     how = Nibbles(index["format"], -1, shape[-1]) if index["nibbles"] else None
-    found = Scaled(arrays["elements"], arrays["scales"], arrays.get("zeros"), index["group"], how, arrays.get("minima"))
-    if found.shape != shape or found.format.name != index["format"]:
+    value = Scaled(arrays["elements"], arrays["scales"], arrays.get("zeros"), index["group"], how, arrays.get("minima"))
+    if value.shape != shape or value.format.name != index["format"]:
         raise ValueError("its arrays do not fit its shape and format")
-    return found
+    return value

@@ -52,12 +52,12 @@ def _worker() -> tuple[Any, int]:
     asked = os.environ.get(VARIABLE, "")
     module = sys.modules.get("distributed")
     try:
-        found = None if module is None else module.get_worker()
+        worker = None if module is None else module.get_worker()
     except ValueError:          # not in a worker
-        found = None
+        worker = None
     if asked.isdecimal() and int(asked):
-        return found and found.address, int(asked)
-    return (None, pool.get_num_threads()) if found is None else (found.address, int(found.state.nthreads))
+        return worker and worker.address, int(asked)
+    return (None, pool.get_num_threads()) if worker is None else (worker.address, int(worker.state.nthreads))
 
 
 class Later:
@@ -147,17 +147,17 @@ class Work:
         how = self.how if alone or reduce not in INDEXED else {**self.how, "reduce": INDEXED[reduce]}
         how |= {**self.finish, **({"operands": operands} if operands else {})} if alone else {"out_dtype": self.sums}
         multiply: Any = tw.contract
-        found = multiply(*self.first, a, b, **how)
+        product = multiply(*self.first, a, b, **how)
         if alone:
-            return found
-        if type(found) is tuple:
-            found = found[0], found[1] + found[1].dtype.type(at)
-        found = found if acc is None else _combined(reduce, acc, found, own)
+            return product
+        if type(product) is tuple:
+            product = product[0], product[1] + product[1].dtype.type(at)
+        product = product if acc is None else _combined(reduce, acc, product, own)
         if not last:
-            return found
-        found = found[1] if reduce in INDEXED else found
+            return product
+        product = product[1] if reduce in INDEXED else product
         wanted = self.finish.get("out_dtype")
-        return found if wanted is None or type(found) is tuple else found.astype(wanted, copy=False)
+        return product if wanted is None or type(product) is tuple else product.astype(wanted, copy=False)
 
 
 def _combined(reduce: str, x: Any, y: Any, own: bool) -> Any:
@@ -207,7 +207,7 @@ def run_groups(how: dict[str, Any], at: tuple[int, int], cut: Sequence[int], col
     """Groups of the rows of a block of a. `at`: the row at which it begins, and how many rows a has. `offsets` are
     those of the whole array; `stacks`: the groups' matrices, in blocks of groups that begin at `cut`; `columns`: which
     of all columns these are. ValueError for offsets that no groups have."""
-    (begin, most), found = at, None
+    (begin, most), rows_of_part = at, None
     offsets = grouping.checked(np.asarray(offsets), "rows of a", most)
     rows, total = len(a), len(offsets)
     multiply: Any = tw.grouped_matmul
@@ -225,9 +225,9 @@ def run_groups(how: dict[str, Any], at: tuple[int, int], cut: Sequence[int], col
                             **({"operands": own} if own else {}))
             if len(stacks) == 1:
                 return part
-            found = np.zeros((rows, part.shape[1]), part.dtype) if found is None else found
-            found[start:stop] = part
-    return found
+            rows_of_part = np.zeros((rows, part.shape[1]), part.dtype) if rows_of_part is None else rows_of_part
+            rows_of_part[start:stop] = part
+    return rows_of_part
 
 
 def _part(x: Any, rows: slice, columns: slice, groups: slice, total: int) -> Any:

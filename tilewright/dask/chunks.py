@@ -36,8 +36,8 @@ def warn(message: str) -> None:
 
 
 def _shown(chunks: Chunks) -> str:
-    each = sorted({int(x) for x in chunks}, reverse=True)
-    return f"{plural(len(chunks), 'block')} of {' and '.join(map(str, each[:3]))}{' ...' * (len(each) > 3)}"
+    sizes = sorted({int(x) for x in chunks}, reverse=True)
+    return f"{plural(len(chunks), 'block')} of {' and '.join(map(str, sizes[:3]))}{' ...' * (len(sizes) > 3)}"
 
 
 def recut(x: Any, name: str, axis: int, chunks: Chunks, why: str) -> Any:
@@ -48,12 +48,12 @@ def recut(x: Any, name: str, axis: int, chunks: Chunks, why: str) -> Any:
                          "that are not known cannot be cut anew. Compute them before: compute_chunk_sizes()")
     if sum(old) != sum(chunks):
         raise ValueError(f"axis {axis} of {name} has size {int(sum(old))}, and must have {int(sum(chunks))}, {why}")
-    found = rechunked(x, axis, chunks)
+    result = rechunked(x, axis, chunks)
     cost = size(x.nbytes) if known(tuple(map(float, x.shape))) else "all of it"
     warn(f"{name} is rechunked along axis {axis} from {_shown(old)} to {_shown(chunks)}, {why}. This copies {cost} "
-         f"through {plural(math.prod(x.numblocks), 'task')} into {plural(math.prod(found.numblocks), 'block')}. "
+         f"through {plural(math.prod(x.numblocks), 'task')} into {plural(math.prod(result.numblocks), 'block')}. "
          "Arrays that are made with chunks that match cost nothing")
-    return found
+    return result
 
 
 def rechunked(x: Any, axis: int, chunks: Chunks) -> Any:
@@ -71,19 +71,19 @@ def whole(x: Any, name: str, axis: int, why: str) -> Any:
 def matched(arrays: Sequence[Any], labels: Sequence[Labels], names: Sequence[str]) -> list[Any]:
     """Arrays whose axes of one label have the same chunks: those of the largest array, or of one that is no Dask array
     and can only be taken as a whole. Axes of size 1 are broadcast."""
-    found = list(arrays)
+    results = list(arrays)
     for label in dict.fromkeys(label for term in labels for label in term):
         users = [(i, term.index(label)) for i, term in enumerate(labels) if label in term
-                 and not (found[i].shape[term.index(label)] == 1 and found[i].numblocks[term.index(label)] == 1)]
-        if len({found[i].chunks[axis] for i, axis in users}) < 2:
+                 and not (results[i].shape[term.index(label)] == 1 and results[i].numblocks[term.index(label)] == 1)]
+        if len({results[i].chunks[axis] for i, axis in users}) < 2:
             continue
-        leader, at = max(users, key=lambda user: (getattr(found[user[0]], "fixed", False),
-                                                  np.nan_to_num(found[user[0]].size, nan=0)))
+        leader, at = max(users, key=lambda user: (getattr(results[user[0]], "fixed", False),
+                                                  np.nan_to_num(results[user[0]].size, nan=0)))
         for i, axis in users:
-            if not same(found[i].chunks[axis], found[leader].chunks[at]):
-                found[i] = recut(found[i], names[i], axis, found[leader].chunks[at],
+            if not same(results[i].chunks[axis], results[leader].chunks[at]):
+                results[i] = recut(results[i], names[i], axis, results[leader].chunks[at],
                                  f"as those of {names[leader]} along axis {at}")
-    return found
+    return results
 
 
 def along(x: Any, name: str, axes: Labels, chunks: Mapping[Any, Chunks]) -> tuple[Any, Labels]:

@@ -26,8 +26,8 @@ CALLABLES: dict[str, Callable[..., Any]] = {
 def wins(dtype: Any) -> bool:
     """Whether products of blocks of this dtype are faster here: of integers and of narrow floats, for which NumPy has
     loops of its own, and of f32 and f64."""
-    found = formats.find(np.dtype(dtype))
-    return found is not None and np.dtype(dtype).kind in "iufV" and np.dtype(dtype) != np.dtype(bool)
+    number_format = formats.find(np.dtype(dtype))
+    return number_format is not None and np.dtype(dtype).kind in "iufV" and np.dtype(dtype) != np.dtype(bool)
 
 
 class Installed:

@@ -71,12 +71,12 @@ def product(asked: Asked, a: Any, b: Any) -> Any:
     pair = chunks.matched(pair, asked.labels, "ab")
     cut: dict[Any, Any] = {}
     for x, term in zip(pair, asked.labels):
-        for label, each in zip(term, x.chunks):
+        for label, sizes in zip(term, x.chunks):
             if cut.get(label) in (None, (1,)) or not chunks.known(cut[label]):
-                cut[label] = each
-    beside = {"c": asked.c} | {("operand", name): x for name, x in asked.operands.items()}
+                cut[label] = sizes
+    extras = {"c": asked.c} | {("operand", name): x for name, x in asked.operands.items()}
     more = [(name, *chunks.along(x, name if isinstance(name, str) else f"operand {name[1]}", asked.output, cut))
-            for name, x in beside.items() if is_array(x)]
+            for name, x in extras.items() if is_array(x)]
     work = _work(asked, pair, results)
     name = f"tilewright-{asked.function}-" + tokenize(
         [x.name for x in pair], asked.labels, asked.output, cut, asked.first, asked.how, work.finish.get("out_dtype"),
@@ -89,12 +89,12 @@ def product(asked: Asked, a: Any, b: Any) -> Any:
     graph: dict[Any, Any] = dict(graphs.tasks(chains, *graphs.chosen(chains, asked.schedule, size)))
     graph |= {(x.name,): DataNode((x.name,), blocks.Whole(x.value)) for x in pair if isinstance(x, Fixed)}
     arrays = [x for x in (*pair, *(x for _, x, _ in more)) if not isinstance(x, Fixed)]
-    whole = HighLevelGraph.from_collections(name, graph, dependencies=arrays)
+    complete = HighLevelGraph.from_collections(name, graph, dependencies=arrays)
     if len(results) == 1 and not results[0].reduced:
-        return da.Array(whole, name, _chunks(results[0], cut), dtype=results[0].dtype)
+        return da.Array(complete, name, _chunks(results[0], cut), dtype=results[0].dtype)
     if len(results) == 1:
-        return _one(whole, name, None, results[0], asked.output, cut)
-    return tuple(_one(whole, name, i, result, asked.output, cut) for i, result in enumerate(results))
+        return _one(complete, name, None, results[0], asked.output, cut)
+    return tuple(_one(complete, name, i, result, asked.output, cut) for i, result in enumerate(results))
 
 
 def _check_sizes(pair: Sequence[Any], labels: Sequence[Labels]) -> None:
@@ -179,7 +179,7 @@ def plan_text(asked: Asked, pair: Sequence[Any], cut: dict[Any, Any]) -> str:
     """The text of the plan of the largest blocks, for one thread; "" for weights of few bits and packed ones."""
     if asked.how.get("plan") is not None:
         return str(asked.how["plan"])
-    most = {label: int(np.nan_to_num(max(each), nan=1024)) for label, each in cut.items()}
+    most = {label: int(np.nan_to_num(max(sizes), nan=1024)) for label, sizes in cut.items()}
     left, right = map(set, asked.labels)
     m, n = (prod(most[x] for x in own - other if x in asked.output) for own, other in ((left, right), (right, left)))
     k = prod(most[x] for x in left & right if x not in asked.output)
@@ -196,12 +196,12 @@ def plan_text(asked: Asked, pair: Sequence[Any], cut: dict[Any, Any]) -> str:
 
 
 def _chunks(result: Result, cut: dict[Any, Any]) -> tuple[Any, ...]:
-    found = [cut[label] for label in result.labels]
+    sizes = [cut[label] for label in result.labels]
     if result.shorter > 1:
-        if any(n % result.shorter for n in found[-1]):
-            raise ValueError(f"blocks along n must have even sizes with tw.pairs, and they have {found[-1]}: rechunk b")
-        found[-1] = tuple(n // result.shorter for n in found[-1])
-    return tuple(found)
+        if any(n % result.shorter for n in sizes[-1]):
+            raise ValueError(f"blocks along n must have even sizes with tw.pairs, and they have {sizes[-1]}: rechunk b")
+        sizes[-1] = tuple(n // result.shorter for n in sizes[-1])
+    return tuple(sizes)
 
 
 def _one(whole: HighLevelGraph, name: str, number: int | None, result: Result, output: Labels, cut: dict[Any, Any]

@@ -113,11 +113,11 @@ class Function(Written):
             first, reads, last = text.split(" | ")
             expression, words = Expression.read(first), last.split()
             count = len(expression.results)
-            found = cls(expression, tuple(Aux.read(part) for part in reads.split(", ") if part), tuple(words[-count:]),
+            parsed = cls(expression, tuple(Aux.read(part) for part in reads.split(", ") if part), tuple(words[-count:]),
                         *words[:-count])
-            if (found.text == text and len(found.results) == count and found.names == [x.name for x in found.reads]
-                    and all(x.place in PLACES and x.format in formats.FORMATS for x in found.reads) and found._valid):
-                return found
+            if (parsed.text == text and len(parsed.results) == count and parsed.names == [x.name for x in parsed.reads]
+                    and all(x.place in PLACES and x.format in formats.FORMATS for x in parsed.reads) and parsed._valid):
+                return parsed
         except (ValueError, TypeError):
             pass
         raise ValueError(f"{text!r} is not the text of {cls.WHAT}")

@@ -177,12 +177,12 @@ def traced(reduction: Reduction, kind: str, text: str = "") -> Fold:
                 inspect.signature(function).bind(*states, *xs[sum(groups):])
             except TypeError as error:
                 raise TypeError(f"{name} of a reduction must take {TAKES[name]}: {error}") from None
-            found = function(*states, *xs[sum(groups):])
+            values = function(*states, *xs[sum(groups):])
             if name == "result":
-                return found
-            if not isinstance(found, tuple) or len(found) != len(fields):
+                return values
+            if not isinstance(values, tuple) or len(values) != len(fields):
                 raise TypeError(f"{name} of a reduction must return a tuple of {len(fields)} numbers, as identity has")
-            return tuple(cast(x, kind) for x, kind in zip(found, fields))
+            return tuple(cast(x, kind) for x, kind in zip(values, fields))
         return trace(whole, parameters, f"{name} of a reduction", len(parameters))
 
     count = len(fields)

@@ -248,9 +248,9 @@ def apart(how: Nibbles, dtype: np.dtype[Any], axis: int, elements: Array) -> Arr
     """Elements that share bytes, one to a byte of the format's dtype. axis: where the one that shares them is then."""
     along = np.moveaxis(elements, how.axis, -1)
     pairs, flat = np.empty(along.shape, "<u2"), (math.prod(along.shape[:-1]), along.shape[-1])
-    whole, every = along.reshape(flat), pairs.reshape(flat)
+    source, every = along.reshape(flat), pairs.reshape(flat)
     for i in range(0, flat[0], rows := max(1, AT_ONCE // max(1, how.length))):
-        every[i : i + rows] = ((some := whole[i : i + rows].astype("<u2")) | some << np.uint16(4)) & np.uint16(0x0F0F)
+        every[i : i + rows] = ((some := source[i : i + rows].astype("<u2")) | some << np.uint16(4)) & np.uint16(0x0F0F)
     return np.moveaxis(pairs.view(np.uint8)[..., : how.length].view(dtype), -1, axis)
 
 

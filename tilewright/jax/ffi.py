@@ -97,13 +97,13 @@ def _call(text: bytes) -> Callable[..., None]:
     how = as_matmul.as_matmul(said["subscripts"])
 
     def run(arrays: list[Any], out: Any) -> None:
-        beside: dict[str, Any] = {"operands": dict(zip(names, arrays[count:]))} if names else {}
+        extras: dict[str, Any] = {"operands": dict(zip(names, arrays[count:]))} if names else {}
         if how is None:
-            tilewright.einsum(said["subscripts"], *arrays[:count], out=out, **options, **beside)
+            tilewright.einsum(said["subscripts"], *arrays[:count], out=out, **options, **extras)
             return
         a, b = (arrays[1], arrays[0]) if how.exchanged else arrays[:count]
         tilewright.matmul(a, b, out, out_dtype=None if out.dtype.kind == "f" else out.dtype, trans_a=how.transposed_a,
-                          trans_b=how.transposed_b, **options, **beside)
+                          trans_b=how.transposed_b, **options, **extras)
     return run
 
 
@@ -163,8 +163,8 @@ def _kind(number: int, *shape: int) -> tuple[np.dtype[Any], Any]:
     name = FORMATS.get(number)
     if name is None:
         raise TypeError(f"XLA's format number {number} is none that tilewright multiplies")
-    found = formats.find(name)
-    dtype = np.dtype(name) if found is None else found.dtype
+    number_format = formats.find(name)
+    dtype = np.dtype(name) if number_format is None else number_format.dtype
     return dtype, ctypes.c_char * (math.prod(shape) * dtype.itemsize)
 
 

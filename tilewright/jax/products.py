@@ -116,14 +116,14 @@ def _terms(subscripts: str, axes: Sequence[int]) -> tuple[list[str], str]:
 
 
 def _sizes(terms: Sequence[str], arrays: Sequence[Any]) -> dict[str, int]:
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for term, x in zip(terms, arrays):
         for label, size in zip(term, x.shape):
-            if found.get(label, 1) == 1:
-                found[label] = size
-            elif size not in (1, found[label]):
-                raise ValueError(f"axes with the label {label!r} have the sizes {found[label]} and {size}")
-    return found
+            if sizes.get(label, 1) == 1:
+                sizes[label] = size
+            elif size not in (1, sizes[label]):
+                raise ValueError(f"axes with the label {label!r} have the sizes {sizes[label]} and {size}")
+    return sizes
 
 
 def _prepared(term: str, x: Any, others: Sequence[str], sizes: Mapping[str, int]) -> tuple[str, Any]:
@@ -160,13 +160,13 @@ def _compiled(primitive: Any, params: tuple[tuple[str, Any], ...]) -> Any:
 
 
 def _primitive(name: str) -> Any:
-    found = Primitive(name)
-    found.def_impl(lambda *arrays, **params: _compiled(found, tuple(sorted(params.items())))(*arrays))
-    found.def_abstract_eval(lambda *arrays, subscripts, dtype, **_: jax.core.ShapedArray(
+    primitive = Primitive(name)
+    primitive.def_impl(lambda *arrays, **params: _compiled(primitive, tuple(sorted(params.items())))(*arrays))
+    primitive.def_abstract_eval(lambda *arrays, subscripts, dtype, **_: jax.core.ShapedArray(
         _shape(subscripts, *arrays[:2]), dtype))
     for platform in SUPPORTED:
-        mlir.register_lowering(found, mlir.lower_fun(_by_ffi, multiple_results=False), platform=platform)
-    return found
+        mlir.register_lowering(primitive, mlir.lower_fun(_by_ffi, multiple_results=False), platform=platform)
+    return primitive
 
 
 contract_p = _primitive("tilewright_contract")
@@ -255,8 +255,8 @@ def by_xla(*arrays: Any, subscripts: str, dtype: Any, threads: int | None, epilo
             return xs[0].astype(floats if name == "float" else np.int32)
         return OPERATIONS[name](*xs)
     wide = [x.astype(floats) if jnp.issubdtype(x.dtype, jnp.floating) else x for x in more]
-    (found,) = expression.run(operation, {expression.parameters[0][0]: acc, **dict(zip(names, wide))}, lambda x: x)
-    return jnp.broadcast_to(found, acc.shape).astype(dtype)
+    (value,) = expression.run(operation, {expression.parameters[0][0]: acc, **dict(zip(names, wide))}, lambda x: x)
+    return jnp.broadcast_to(value, acc.shape).astype(dtype)
 
 
 def _derivative(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:

@@ -115,15 +115,15 @@ def _possible(every: list[Placement], a: Matrix, b: Matrix, width: int, fixed: b
     for name, x in (("a", a), ("b", b)):
         if isinstance(x.local, np.ndarray):
             continue
-        found = [p for p in every if getattr(p, name) == x.layout]
-        if not found:
+        plans = [p for p in every if getattr(p, name) == x.layout]
+        if not plans:
             what = "has scales" if scaled(x.local) else "is in a GPU's memory"
             raise ValueError(f"{name} {what}, and must lie as its product needs it: {getattr(every[0], name)} on a "
                              f"grid of {every[0].grid}, not {x.layout}")
-        every = found
+        every = plans
         if not scaled(x.local):
             continue
-        every = [p for p in found if all(len(getattr(step, name)) == 1 for layer in range(p.grid.layers)
+        every = [p for p in plans if all(len(getattr(step, name)) == 1 for layer in range(p.grid.layers)
                                          for step in panels(p, layer, width, fixed, unit))]
         if not every:
             raise ValueError(f"{name} has scales, and must lie in parts of k of 64 steps or more, and in reproducible "
@@ -168,8 +168,8 @@ def _formats(a: Matrix, b: Matrix, c: Matrix | None, out_dtype: Any, alpha: comp
     added = None if c is None else np.zeros((m, n), c.dtype)
     tried = {name: _trial(name, x, shape) for name, x in operands.items()}
     options: dict[str, Any] = {} if epilogue is None else {"epilogue": epilogue, "operands": tried}
-    found = tilewright.matmul(left, right, c=added, alpha=alpha, beta=beta, out_dtype=out_dtype, **options)
-    results = found if isinstance(found, tuple) else (found,)
+    product = tilewright.matmul(left, right, c=added, alpha=alpha, beta=beta, out_dtype=out_dtype, **options)
+    results = product if isinstance(product, tuple) else (product,)
     for i, x in enumerate(results):
         if x.shape != TRIAL:
             raise ValueError(f"the epilogue's result {i} is a reduction or made of pairs of columns, for which a rank "
@@ -186,7 +186,7 @@ def _trial(name: str, x: Any, shape: tuple[int, int]) -> Any:
     if array.ndim == 0:
         return x
     sizes = (1, *array.shape)[-2:]
-    if array.ndim > 2 or any(size not in (1, whole) for size, whole in zip(sizes, shape)):
+    if array.ndim > 2 or any(size not in (1, extent) for size, extent in zip(sizes, shape)):
         raise ValueError(f"operands[{name!r}] must broadcast to the result's shape, {shape}, and its shape is "
                          f"{array.shape}")
     # an axis of one element is one in a small product, too: it broadcasts
@@ -196,19 +196,19 @@ def _trial(name: str, x: Any, shape: tuple[int, int]) -> Any:
 def local_operands(operands: dict[str, Any], asked: Asked, rank: int) -> dict[str, Any]:
     """What belongs to this rank's part of the result."""
     rows, cols = asked.placement.c.local_indices(rank)
-    found: dict[str, Any] = {}
+    local: dict[str, Any] = {}
     for name, x in operands.items():
         if isinstance(asked.operands[name], Matrix) or np.ndim(x) == 0:
-            found[name] = x
+            local[name] = x
             continue
         if on_device(x):
-            found[name] = _on_device(x, slices(rows), slices(cols))
+            local[name] = _on_device(x, slices(rows), slices(cols))
             continue
         array: Array = np.asarray(x)
         flat = array if array.ndim == 2 else array[None]
         picked = select(flat, rows if len(flat) > 1 else np.arange(1), cols if flat.shape[1] > 1 else np.arange(1))
-        found[name] = picked if array.ndim == 2 else picked[0]
-    return found
+        local[name] = picked if array.ndim == 2 else picked[0]
+    return local
 
 
 def _on_device(x: Any, rows: Any, cols: Any) -> Any:

@@ -72,12 +72,12 @@ class OnDevice(Plain):
         rows, cols = part.shape
         if self.aware:
             array = self.empty(rows, cols)
-            found: Any = self._bytes(array)
-            self._copy(part, found.pointer, host=False)
-            return found
-        found = np.empty(rows * cols * self.dtype.itemsize, np.uint8)
-        self._copy(part, found.ctypes.data, host=True)
-        return found
+            packed: Any = self._bytes(array)
+            self._copy(part, packed.pointer, host=False)
+            return packed
+        packed = np.empty(rows * cols * self.dtype.itemsize, np.uint8)
+        self._copy(part, packed.ctypes.data, host=True)
+        return packed
 
     def operand(self, buffer: Any, rows: int, cols: int) -> Any:
         if isinstance(buffer, DeviceBytes):
@@ -92,14 +92,14 @@ class OnDevice(Plain):
         return array
 
     def joined(self, parts: list[tuple[Any, Any]], rows: int, cols: int, axis: int) -> Any:
-        whole = self.empty(rows, cols)
+        joint = self.empty(rows, cols)
         for at, part in parts:
             index: Any = slice(int(at[0]), int(at[-1]) + 1, int(at[1] - at[0]) if len(at) > 1 else 1)
             if len(range(index.start, index.stop, index.step)) != len(at) or (np.diff(at) != index.step).any():
                 index = at.tolist()
-            whole[(index, slice(None)) if axis == 0 else (slice(None), index)] = part
-        self.panels.append(whole)
-        return whole
+            joint[(index, slice(None)) if axis == 0 else (slice(None), index)] = part
+        self.panels.append(joint)
+        return joint
 
     pooled = False
 

@@ -54,8 +54,8 @@ class Cyclic:
 
     def count(self, part: int) -> int:
         """How many indices a part has: ScaLAPACK's NUMROC."""
-        whole, rest = divmod(self.length, self.block)
-        turns, more = divmod(whole, self.parts)
+        blocks, rest = divmod(self.length, self.block)
+        turns, more = divmod(blocks, self.parts)
         at = (part - self.first) % self.parts
         return turns * self.block + (self.block if at < more else rest if at == more else 0)
 

@@ -121,9 +121,9 @@ class Matrix:
         name = team.call("Matrix.scatter", check)
         with team.together():
             dtype = formats.get(team.everyone(name.encode())[root].decode()).dtype
-            whole = whole_at(layout.shape, root)
+            complete = whole_at(layout.shape, root)
             local = np.asarray(array, dtype) if team.rank == root else np.empty((0, 0), dtype)
-            return cls.trusted(team, layout, moved(team, local, whole, layout, Report()))
+            return cls.trusted(team, layout, moved(team, local, complete, layout, Report()))
 
     def gather(self, root: int | None = 0) -> Array | None:
         """The whole matrix as an array on rank `root`, None elsewhere. root=None: on every rank."""
@@ -135,11 +135,11 @@ class Matrix:
 
         self.team.call("Matrix.gather", check)
         with self.team.together():
-            found, local = None, self.local if isinstance(self.local, np.ndarray) else in_host(self.local)
-            for each in range(self.team.size) if root is None else (root,):
-                whole = moved(self.team, local, self.layout, whole_at(self.shape, each), Report())
-                found = whole if each == self.team.rank else found
-        return found
+            result, local = None, self.local if isinstance(self.local, np.ndarray) else in_host(self.local)
+            for rank in range(self.team.size) if root is None else (root,):
+                complete = moved(self.team, local, self.layout, whole_at(self.shape, rank), Report())
+                result = complete if rank == self.team.rank else result
+        return result
 
     def redistribute(self, layout: Layout, report: Report | None = None) -> Matrix:
         """The matrix in another layout: what ScaLAPACK's pdgemr2d does."""

@@ -69,9 +69,9 @@ def layered(grid: Grid, m: int, n: int, k: int, unit: int = 1) -> Placement:
     of_a = [end for layer in range(grid.layers) for end in _split(depth, layer, grid.cols)]
     of_b = [end for layer in range(grid.layers) for end in _split(depth, layer, grid.rows)]
     of_c = [end for j in range(grid.cols) for end in _split(cols, j, grid.layers)]
-    each = [(i, j, layer) for i in range(grid.rows) for layer in range(grid.layers) for j in range(grid.cols)]
+    positions = [(i, j, layer) for i in range(grid.rows) for layer in range(grid.layers) for j in range(grid.cols)]
     every = [(i, j, layer) for i in range(grid.rows) for j in range(grid.cols) for layer in range(grid.layers)]
-    return Placement(grid, Layout(rows, Ranges(tuple(of_a)), tuple(grid.rank(*x) for x in each)),
+    return Placement(grid, Layout(rows, Ranges(tuple(of_a)), tuple(grid.rank(*x) for x in positions)),
                      Layout(Ranges(tuple(of_b)), cols),
                      Layout(rows, Ranges(tuple(of_c)), tuple(grid.rank(*x) for x in every)), rows, cols, depth)
 
@@ -134,14 +134,14 @@ def panels(placement: Placement, layer: int, width: int, fixed: bool, unit: int 
     segment = segment_length(k, width) if fixed else max(1, k)
     cuts = set(range(begin, end, width))
     if not fixed and all(narrowest(x) >= LEAST for x in axes):
-        whole = sorted({begin, end} | {x for axis in axes for x in axis.bounds() if begin < x < end})
-        cuts = {x for b, e in pairwise(whole) for x in even_cuts(b, e, width, unit)}
+        limits = sorted({begin, end} | {x for axis in axes for x in axis.bounds() if begin < x < end})
+        cuts = {x for b, e in pairwise(limits) for x in even_cuts(b, e, width, unit)}
     ends = sorted(cuts | {end} if end > begin else set())
     grid = placement.grid
-    found = [Panel(b, e, _pieces(axes[0], layer * grid.cols, grid.cols, b, e),
+    sequence = [Panel(b, e, _pieces(axes[0], layer * grid.cols, grid.cols, b, e),
                    _pieces(axes[1], layer * grid.rows, grid.rows, b, e), b == begin or (fixed and b % segment == 0))
              for b, e in pairwise(ends)]
-    return found if fixed else in_turns(found)
+    return sequence if fixed else in_turns(sequence)
 
 
 def in_turns(found: list[Panel]) -> list[Panel]:
@@ -165,10 +165,10 @@ def narrowest(axis: Axis) -> int:
 
 
 def _pieces(axis: Axis, first: int, parts: int, begin: int, end: int) -> tuple[Piece, ...]:
-    found = []
+    pieces = []
     for owner in range(parts):
         indices = axis.indices(first + owner)
         lo, hi = (int(x) for x in indices.searchsorted((begin, end)))
         if hi > lo:
-            found.append(Piece(owner, lo, hi, indices[lo:hi] - begin))
-    return tuple(found)
+            pieces.append(Piece(owner, lo, hi, indices[lo:hi] - begin))
+    return tuple(pieces)

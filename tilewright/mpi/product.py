@@ -72,9 +72,9 @@ def matmul(
     given = dict(locals())
     team = team_of(given)
     asked: Asked = team.call("matmul", lambda: checked(**given))
-    found = Report() if report is None else report
+    record = Report() if report is None else report
     with team.together():
-        return _product(team, asked, found)
+        return _product(team, asked, record)
 
 
 def team_of(given: dict[str, Any]) -> Team:
@@ -121,8 +121,8 @@ def finish(sums: Any, c: Any, asked: Asked, extra: dict[str, Any]) -> tuple[Any,
     m, n = sums.shape
     left, right = asked.store.similar(asked.a.dtype).empty(m, 0), asked.store.similar(asked.b.dtype).empty(0, n)
     options = {} if asked.function is None else {"epilogue": asked.function, "operands": extra}
-    found = tilewright.matmul(left, right, c=sums, beta=1, out_dtype=asked.out_dtype, threads=asked.threads, **options)
-    return found if isinstance(found, tuple) else (found,)
+    total = tilewright.matmul(left, right, c=sums, beta=1, out_dtype=asked.out_dtype, threads=asked.threads, **options)
+    return total if isinstance(total, tuple) else (total,)
 
 
 class Multiplication:
@@ -167,10 +167,10 @@ class Multiplication:
                     keep(kept, sums)
                     sums = self.out.empty(*self.tile)
                 last = fused and s == len(steps) - 1
-                found = self.multiply(s, step, sums, last)
+                results = self.multiply(s, step, sums, last)
                 if last:
                     self.settle()
-                    return found
+                    return results
             self.settle()
         if not steps:
             sums[:] = 0
@@ -186,7 +186,7 @@ class Multiplication:
         """Start the messages of a panel."""
         assert self.at is not None
         i, j, _ = self.at
-        grid, found = self.place.grid, []
+        grid, transfers = self.place.grid, []
         of_a, of_b = ("a", step.a, self.a, j, grid.cols), ("b", step.b, self.b, i, grid.rows)
         for name, pieces, local, me, count in (of_a, of_b):
             for piece in pieces:
@@ -204,8 +204,8 @@ class Multiplication:
                 flow = Flow(self.team, buffer, self.rank(name, before), self.rank(name, after), tag,
                             f"{name} {step.begin} {piece.owner}", self.report)
                 self.team.start(flow)
-                found.append((name, piece, flow))
-        self.flows[s] = found
+                transfers.append((name, piece, flow))
+        self.flows[s] = transfers
 
     def rank(self, name: str, place: int | None) -> int | None:
         """The rank at a place of this one's row, for panels of a, or column of the grid."""
@@ -222,19 +222,19 @@ class Multiplication:
                 self.team.wait(lambda: all(flow.here for _, _, flow in flows),
                                lambda: [x.source for _, _, x in flows if not x.here and x.source is not None],
                                f"panel {step.begin} to {step.end - 1} of k")
-        found = None
+        results = None
         if min(self.tile) > 0:
             a, b = self.panel("a", step, flows), self.panel("b", step, flows)
             with self.report.timed("product", str(step.begin)):
                 if last:
-                    found = self.last(a, b, sums)
+                    results = self.last(a, b, sums)
                 else:
                     self.add(a, b, sums, 0 if step.first else 1)
                 for store in self.stores.values():
                     store.launched()
             self.team.took(self.report.events[-1].end - self.report.events[-1].begin)
         self.retire([flow for _, _, flow in flows])
-        return found
+        return results
 
     def panel(self, name: str, step: Panel, flows: list[tuple[str, Piece, Flow]]) -> Array:
         """The panel as one array: a view of what this rank has or of what came, if one process had all of it."""
@@ -284,9 +284,9 @@ class Multiplication:
 
     def last(self, a: Array, b: Array, sums: Array) -> tuple[Array, ...]:
         """The last product, with the epilogue in it."""
-        found = tilewright.matmul(a, b, alpha=self.asked.alpha, c=sums, beta=1, out_dtype=self.asked.out_dtype,
+        product = tilewright.matmul(a, b, alpha=self.asked.alpha, c=sums, beta=1, out_dtype=self.asked.out_dtype,
                                   epilogue=self.asked.function, operands=self.extra, **self.options)
-        return found if isinstance(found, tuple) else (found,)
+        return product if isinstance(product, tuple) else (product,)
 
     def retire(self, flows: list[Flow]) -> None:
         """Buffers of panels that are multiplied are used again as soon as they are handed on."""

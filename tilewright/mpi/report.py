@@ -88,19 +88,19 @@ def hidden(reports: list[Report], rank: int) -> float:
     """The share of the time in which panels came to a rank that it did not spend waiting: 1 if nothing came."""
     under_way = union([(e.begin, e.end) for e in transfers(reports, rank)])
     waits = union([(e.begin, e.end) for e in reports[rank].events if e.kind == "wait"])
-    whole = length(under_way)
-    return 1 - length(common(under_way, waits)) / whole if whole else 1.0
+    total = length(under_way)
+    return 1 - length(common(under_way, waits)) / total if total else 1.0
 
 
 def union(spans: list[Span]) -> list[Span]:
     """Spans that do not overlap, in order."""
-    found: list[Span] = []
+    spans_of_union: list[Span] = []
     for begin, end in sorted(spans):
-        if found and begin <= found[-1][1]:
-            found[-1] = found[-1][0], max(found[-1][1], end)
+        if spans_of_union and begin <= spans_of_union[-1][1]:
+            spans_of_union[-1] = spans_of_union[-1][0], max(spans_of_union[-1][1], end)
         else:
-            found.append((begin, end))
-    return found
+            spans_of_union.append((begin, end))
+    return spans_of_union
 
 
 def common(x: list[Span], y: list[Span]) -> list[Span]:

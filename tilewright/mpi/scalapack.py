@@ -31,16 +31,16 @@ def pgemm(team: Team, grid: Sequence[int], alpha: complex, a: Array, desc_a: Seq
     flags: dict[str, str] = {}
 
     def check() -> tuple[dict[str, Any], list[tuple[Layout, Array]]]:
-        found = []
+        given = []
         flags.update(a=arguments.layout(trans_a, "a"), b=arguments.layout(trans_b, "b"))
         for name, x, descriptor in (("a", a, desc_a), ("b", b, desc_b), ("c", c, desc_c)):
             try:
                 layout = Layout.of_descriptor(descriptor, grid, order)
             except ValueError as error:
                 raise ValueError(f"desc_{name}: {error}") from None
-            found.append((layout, _part(name, x, layout.local_shape(team.rank), int(descriptor[8]))))
+            given.append((layout, _part(name, x, layout.local_shape(team.rank), int(descriptor[8]))))
         fields = {f"desc_{name}": tuple(map(int, d))[:8] for name, d in zip("abc", (desc_a, desc_b, desc_c))}
-        return {**fields, "grid": tuple(grid), "order": order, **{f"trans_{x}": y for x, y in flags.items()}}, found
+        return {**fields, "grid": tuple(grid), "order": order, **{f"trans_{x}": y for x, y in flags.items()}}, given
 
     matrices = [Matrix(team, layout, part) for layout, part in team.call("pgemm", check)]
     left, right = (x if flags[name] == "n" else x.T if flags[name] == "t" else x.H for name, x in zip("ab", matrices))

@@ -72,11 +72,11 @@ class Plain:
 
     def joined(self, parts: list[tuple[Any, Any]], rows: int, cols: int, axis: int) -> Any:
         """Pieces of a panel at their indices along an axis."""
-        whole = np.empty((rows, cols), self.dtype)
+        joint = np.empty((rows, cols), self.dtype)
         for at, part in parts:
             index = slices(at)
-            whole[(index, slice(None)) if axis == 0 else (slice(None), index)] = part
-        return whole
+            joint[(index, slice(None)) if axis == 0 else (slice(None), index)] = part
+        return joint
 
 
 class WithScales(Plain):
@@ -153,11 +153,11 @@ def possible(x: Any) -> str:
     """For each axis the kinds that the scales of a local part may be of: "1e 1g"."""
     if not isinstance(x, Scaled):
         return "- -"
-    found = []
+    sentences = []
     for n, count in zip(x.shape, x.scales.shape):
         groups = -(-n // x.group) if x.group else -1
-        found.append(ONE * (count == 1) + EACH * (count == n) + GROUP * (count == groups))
-    return " ".join(found)
+        sentences.append(ONE * (count == 1) + EACH * (count == n) + GROUP * (count == groups))
+    return " ".join(sentences)
 
 
 def store_of(x: Any, said: list[str]) -> Plain:

@@ -298,15 +298,15 @@ class Team:
 
     def everyone(self, said: bytes) -> list[bytes]:
         """What every rank says, a short text each, handed on in a ring."""
-        every, found = np.zeros((self.size, 256), np.uint8), self.rank
+        every, sender = np.zeros((self.size, 256), np.uint8), self.rank
         every[self.rank, :len(said)] = np.frombuffer(said, np.uint8)
         for _ in range(self.size - 1):
-            source = (found - 1) % self.size
+            source = (sender - 1) % self.size
             with self.lock:
                 got = self.transport.receive(every[source], (self.rank - 1) % self.size, AGREE)
-                sent = self.transport.send(every[found], (self.rank + 1) % self.size, AGREE)
+                sent = self.transport.send(every[sender], (self.rank + 1) % self.size, AGREE)
             self.wait(partial(finished, [got, sent]), lambda: [(self.rank - 1) % self.size], "its name")
-            found = source
+            sender = source
         return [bytes(x).rstrip(b"\0") for x in every]
 
 
@@ -353,9 +353,9 @@ def _merged(x: dict[str, Any], y: dict[str, Any]) -> dict[str, Any]:
     in whichever order states are merged, and however often."""
     errors = sorted(e for e in (x["error"], y["error"]) if e is not None)
     variants: list[Any] = []
-    for each in sorted(x["variants"] + y["variants"], key=lambda v: v[0]):
-        if all(each[1] != other[1] for other in variants):
-            variants.append(each)
+    for variant in sorted(x["variants"] + y["variants"], key=lambda v: v[0]):
+        if all(variant[1] != other[1] for other in variants):
+            variants.append(variant)
     same = x["all"] and y["all"] and x["error"][1:] == y["error"][1:]
     return {"error": errors[0] if errors else None, "all": bool(same), "variants": variants[:2]}
 

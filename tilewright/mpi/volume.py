@@ -96,9 +96,9 @@ def moved(source: Layout, target: Layout) -> int:
 @lru_cache(maxsize=256)
 def _shared(x: Axis, y: Axis) -> Any:
     """[p, q]: how many indices part p of x and part q of y have in common."""
-    found = np.zeros((x.parts, y.parts), np.int64)
-    np.add.at(found, (_owners(x), _owners(y)), 1)
-    return found
+    elements = np.zeros((x.parts, y.parts), np.int64)
+    np.add.at(elements, (_owners(x), _owners(y)), 1)
+    return elements
 
 
 def _owners(axis: Axis) -> Any:

@@ -46,8 +46,8 @@ class _Gate:
         from tilewright.compiler.artefact import load
         from tilewright.targets import detect
         self.name, self.function = name, getattr(np, name)
-        found = entry()
-        if found is None:
+        module = entry()
+        if module is None:
             raise Unsupported("tilewright has no builtin here: it takes CPython with its GIL and a known NumPy")
         header, target = object.__basicsize__, detect()
         if name in ("matmul", "dot"):
@@ -78,7 +78,7 @@ class _Gate:
             if name in products.FUNCTIONS:
                 self.python = products.Ours(theirs, *products.FUNCTIONS[name])
                 self._set(gate.PYTHON, id(self.python))
-        builtin: Any = found.matmul
+        builtin: Any = module.matmul
         direct = layout.Method.from_address(_word(id(builtin) + object.__basicsize__).value)
         for offset, value in (
                 (gate.DIRECT, direct.function), (gate.DIRECT_SELF, id(builtin.__self__)),
@@ -102,11 +102,11 @@ class _Gate:
     def _place_of(self, implementation: Any) -> int:
         """Where the object has the pointer to its implementation."""
         first, size = id(self.function), type(self.function).__basicsize__
-        found = [place for place in range(first + object.__basicsize__, first + size, 8)
+        offsets = [place for place in range(first + object.__basicsize__, first + size, 8)
                  if _word(place).value == id(implementation)]
-        if len(found) != 1 or type(self.function).__name__ != "_ArrayFunctionDispatcher":
+        if len(offsets) != 1 or type(self.function).__name__ != "_ArrayFunctionDispatcher":
             raise Unsupported(f"NumPy {np.__version__} calls np.{self.name} in another way than NumPy 1.26 to 2.4")
-        return found[0]
+        return offsets[0]
 
     def use(self, rules: Mapping[str, Rules]) -> None:
         """Take the calls that these rules say."""
@@ -167,10 +167,10 @@ def _errors() -> dict[int, int]:
 def _dtypes(format: str) -> list[np.dtype[Any]]:
     """A format's dtypes, of which int64 has two: long and long long."""
     from tilewright import formats
-    found = formats.find(format)
-    if found is None:
+    number_format = formats.find(format)
+    if number_format is None:
         raise ValueError(f"{format!r} is no number format; tilewright formats lists them")
-    return [x for x in map(np.dtype, "bBhHiIlLqQefdFD") if x == found.dtype] or [found.dtype]
+    return [x for x in map(np.dtype, "bBhHiIlLqQefdFD") if x == number_format.dtype] or [number_format.dtype]
 
 
 def install(functions: tuple[str, ...] = FUNCTIONS, rules: Mapping[str, Rules] | None = None) -> None:
@@ -197,8 +197,8 @@ def install(functions: tuple[str, ...] = FUNCTIONS, rules: Mapping[str, Rules] |
 def uninstall() -> None:
     """NumPy's functions are NumPy's again."""
     with _lock:
-        for each in _gates.values():
-            each.open()
+        for function in _gates.values():
+            function.open()
 
 
 def counts() -> dict[str, int]:

@@ -203,18 +203,18 @@ def number(value: Any, name: str) -> int | float | complex:
         except (TypeError, ValueError, RuntimeError):  # torch refuses complex numbers by a RuntimeError
             pass
     try:
-        found = complex(value)
+        as_complex = complex(value)
     except (TypeError, ValueError, RuntimeError):
         raise TypeError(f"{name} must be a number, not {_kind(value)}") from None
-    return found if found.imag else found.real
+    return as_complex if as_complex.imag else as_complex.real
 
 
 def real(value: Any, name: str) -> float:
     """A real number, infinite if it is too large for a float."""
-    found = number(value, name)
-    if isinstance(found, complex):
+    as_number = number(value, name)
+    if isinstance(as_number, complex):
         raise TypeError(f"{name} must be a real number, not {value!r}")
-    return _float(found)
+    return _float(as_number)
 
 
 def _float(x: float) -> float:
@@ -228,22 +228,22 @@ def _float(x: float) -> float:
 def factor(value: Any, name: str, sums: np.dtype[Any]) -> Any:
     """alpha or beta as a factor of sums in this dtype: in their precision, where a number beyond their range is inf, as
     in NumPy; of integers modulo 2^bits, signed."""
-    found = number(value, name)
+    as_number = number(value, name)
     if sums.kind == "i":
-        if isinstance(found, complex) or not (isinstance(found, int) or found.is_integer()):
+        if isinstance(as_number, complex) or not (isinstance(as_number, int) or as_number.is_integer()):
             raise TypeError(f"{name} must be a whole number where integers are multiplied, not {value!r}; "
-                            f"out_dtype={'c128' if isinstance(found, complex) else 'f64'!r} multiplies them as "
-                            f"{'complex numbers' if isinstance(found, complex) else 'floats'}")
+                            f"out_dtype={'c128' if isinstance(as_number, complex) else 'f64'!r} multiplies them as "
+                            f"{'complex numbers' if isinstance(as_number, complex) else 'floats'}")
         half = 1 << (8 * sums.itemsize - 1)
-        return (int(found) + half) % (2 * half) - half
-    if isinstance(found, complex):
+        return (int(as_number) + half) % (2 * half) - half
+    if isinstance(as_number, complex):
         if sums.kind != "c":
             remedy = "c64" if sums == F32 else "c128"
             raise TypeError(f"{name} = {value!r} is complex, and the products are added up in {sums}, which has no "
                             f"imaginary part; with out_dtype={remedy!r} or a complex c they are complex")
-        return found
+        return as_number
     single = sums.itemsize == (8 if sums.kind == "c" else 4)
-    return ctypes.c_float(_float(found)).value if single else _float(found)
+    return ctypes.c_float(_float(as_number)).value if single else _float(as_number)
 
 
 def added(value: Any, dtype: np.dtype[Any]) -> Array:

@@ -79,7 +79,7 @@ def _has_opt_einsum() -> bool:
 
 
 def _given(path: Sequence[Any], count: int) -> Path:
-    left, found = count, Path()
+    left, steps = count, Path()
     for step in path:
         positions = tuple(step) if isinstance(step, (list, tuple)) else ()
         if not positions or len(set(positions)) < len(positions) or not all(
@@ -87,10 +87,10 @@ def _given(path: Sequence[Any], count: int) -> Path:
             raise ValueError(f"optimize is a path with the step {step!r}, and a step must be different positions "
                              f"among the {left} operands that are left")
         left += 1 - len(positions)
-        found.append(positions)
+        steps.append(positions)
     if left != 1:
         raise ValueError(f"optimize is a path that leaves {left} of {count} operands; it must leave one")
-    return found
+    return steps
 
 
 class _Bits:

@@ -215,10 +215,10 @@ class WatchedAccess(Access):
             return warps, granules(where, pattern.on, self.item, machine.warp, machine.report.granule)
         threads = watch.numbers(gang.threads)
         warps = threads[::machine.warp] // machine.warp
-        whole = bool(pattern.on[:, lanes].all())
+        all_on = bool(pattern.on[:, lanes].all())
         watch.tell(Event(self.verb, "", self.line, self.function, watch.round, threads[lanes], region.name,
                          region.space, self.item, self.length, first[lanes] // self.item,
-                         None if whole else pattern.on[:, lanes], value[:, lanes], price=price))
+                         None if all_on else pattern.on[:, lanes], value[:, lanes], price=price))
 
     def asynchronous(self, gang: Gang, region: Region, offsets: NDArray[np.int64], item: int, threads: Any) -> None:
         watch = self.machine.observer

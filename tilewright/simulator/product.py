@@ -289,10 +289,10 @@ class Launches:
                 rows, values[f"ld{name}"] = _rows(x.swapaxes(-1, -2) if letter == "t" else x)
                 values[f"stride_{name}"] = rows.strides[0] // rows.itemsize
                 arrays[name] = rows.view(np.int8) if rows.itemsize == 1 else rows
-        beside = auxiliary.of_kernel(p, scale_arrays, self.operands, self.outs, np.asarray)
-        values |= auxiliary.strides(p, beside)
-        results = {x.parameter: y for x, y in zip(kernel_arrays(p), beside) if x.written}
-        arrays |= {x.parameter: uninitialised(y) if x.written else y for x, y in zip(kernel_arrays(p), beside)}
+        auxiliaries = auxiliary.of_kernel(p, scale_arrays, self.operands, self.outs, np.asarray)
+        values |= auxiliary.strides(p, auxiliaries)
+        results = {x.parameter: y for x, y in zip(kernel_arrays(p), auxiliaries) if x.written}
+        arrays |= {x.parameter: uninitialised(y) if x.written else y for x, y in zip(kernel_arrays(p), auxiliaries)}
         if workspace := max(launch.workspace for launch in self.kernel.launches):
             arrays["workspace"] = uninitialised(np.zeros(workspace, np.uint8))
         if counters := max(launch.counters for launch in self.kernel.launches):

@@ -72,12 +72,12 @@ def _by_products(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, g: T
     scale = q.shape[-1]**-0.5 if scale is None else scale
     by_q, by_k, by_v = (torch.zeros_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
     group = heads // max(kv_heads, 1)
-    each = max(HELD // max(group*queries*keys*q.element_size(), 1), 1)
-    for s, first in _parts(q.shape[0] if queries and keys else 0, kv_heads, each):
-        own, rows = slice(first, first + each), slice(first*group, (first + each)*group)
-        found = _of_heads(q[s, rows], g[s, rows], lse[s, rows], delta[s, rows], k[s, own], v[s, own], scale, ends,
+    step = max(HELD // max(group*queries*keys*q.element_size(), 1), 1)
+    for s, first in _parts(q.shape[0] if queries and keys else 0, kv_heads, step):
+        own, rows = slice(first, first + step), slice(first*group, (first + step)*group)
+        parts = _of_heads(q[s, rows], g[s, rows], lse[s, rows], delta[s, rows], k[s, own], v[s, own], scale, ends,
                           shift)
-        by_q[s, rows], by_k[s, own], by_v[s, own] = found
+        by_q[s, rows], by_k[s, own], by_v[s, own] = parts
     by_q, by_k, by_v = (x.reshape(shape) for x, shape in zip((by_q, by_k, by_v), shapes))
     return by_q, by_k, by_v
 

@@ -52,13 +52,13 @@ def load_checkpoint(model: nn.Module, checkpoint: Checkpoint | str | os.PathLike
     heads' rows are brought into transformers' order. ValueError for other architectures, for shapes that differ, and
     for parameters that the checkpoint has not, but those tied to others.
     """
-    found = checkpoint if isinstance(checkpoint, Checkpoint) else checkpoints.load(checkpoint)
+    loaded = checkpoint if isinstance(checkpoint, Checkpoint) else checkpoints.load(checkpoint)
     modules = dict(model.named_modules())
     left = {name for name, _ in model.named_parameters(remove_duplicate=True)}
-    for name, source in _places(found, modules).items():
+    for name, source in _places(loaded, modules).items():
         path, _, part = name.rpartition(".")
         module = modules[path]
-        x = source.read(found)
+        x = source.read(loaded)
         if isinstance(x, Weight) and part == "weight" and type(module) in (nn.Linear, Linear):
             replace(model, path, layer_of(name, x, module))
         else:
@@ -68,7 +68,7 @@ def load_checkpoint(model: nn.Module, checkpoint: Checkpoint | str | os.PathLike
     left = {name for name in left if name.rpartition(".")[2] in known[name.rpartition(".")[0]]._parameters}
     if left:
         shown = ", ".join(sorted(left)[:LISTED]) + f" and {len(left) - LISTED} others" * (len(left) > LISTED)
-        raise ValueError(f"{found.path} has no weights for {shown}")
+        raise ValueError(f"{loaded.path} has no weights for {shown}")
     return model
 
 
@@ -104,15 +104,15 @@ def _places(checkpoint: Checkpoint, modules: Mapping[str, nn.Module]) -> dict[st
     """The names of the model's parameters and buffers that the checkpoint has, biases first: layers take them along."""
     sources = dict(_of_gguf(checkpoint)) if checkpoint.config.get("quant_method") == "gguf" else {
         name: _Source(name) for name in checkpoint}
-    found: dict[str, _Source] = {}
+    places: dict[str, _Source] = {}
     for name, source in sources.items():
         path, _, part = name.rpartition(".")
         for prefix in ("", *(f"{child}." for child, _ in modules[""].named_children())):
             module = modules.get(prefix + path if path else prefix.rstrip("."))
             if module is not None and isinstance(getattr(module, part, None), Tensor):
-                found[f"{prefix}{name}"] = source
+                places[f"{prefix}{name}"] = source
                 break
-    return dict(sorted(found.items(), key=lambda x: not x[0].endswith(".bias")))
+    return dict(sorted(places.items(), key=lambda x: not x[0].endswith(".bias")))
 
 
 def _of_gguf(checkpoint: Checkpoint) -> Iterator[tuple[str, _Source]]:

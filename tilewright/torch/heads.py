@@ -81,9 +81,9 @@ def _arguments(operands: list[Tensor], sinks: Any, q_offsets: Any, k_offsets: An
     arrays = dict(zip(names.split(","), operands)) if names else {}
     window = None if before < 0 and after < 0 else tuple(None if x < 0 else x for x in (before, after))
     bias = arrays.pop(BIAS) if not score and arrays else Expression.read(score) if score else None
-    found = {"causal": causal or False, "window": window, "scale": scale, "softcap": softcap or None, "bias": bias,
+    options = {"causal": causal or False, "window": window, "scale": scale, "softcap": softcap or None, "bias": bias,
              "operands": arrays or None, "sinks": sinks, "q_offsets": q_offsets, "k_offsets": k_offsets}
-    return {name: x for name, x in found.items() if x is not None}
+    return {name: x for name, x in options.items() if x is not None}
 
 
 def _kernel(q: Tensor, k: Tensor, v: Tensor, *how: Any) -> tuple[Tensor, Tensor]:
@@ -107,8 +107,8 @@ def _gradients(g: Tensor, g_lse: Tensor, out: Tensor, lse: Tensor, q: Tensor, k:
                ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     given = _arguments(*how)
     gradients = attention_gradients.gradients if q.is_cuda else on_host.gradients
-    found = gradients(q.detach(), k.detach(), v.detach(), out, lse, g, g_lse, **given)
-    *rows, sinks = found
+    results = gradients(q.detach(), k.detach(), v.detach(), out, lse, g, g_lse, **given)
+    *rows, sinks = results
     by_q, by_k, by_v = rows
     return by_q, by_k, by_v, lse.new_empty(0) if sinks is None else sinks.to(how[1].dtype)
 
@@ -125,17 +125,17 @@ _backward_operator = define(
 
 
 def _save(ctx: Any, inputs: Any, output: Any) -> None:
-    q, k, v, operands, *beside = inputs
-    ctx.save_for_backward(q, k, v, *output, *operands, *(x for x in beside[:3] if x is not None))
-    ctx.there = [x is not None for x in beside[:3]]
-    ctx.operands, ctx.how = len(operands), beside[3:]
+    q, k, v, operands, *rest = inputs
+    ctx.save_for_backward(q, k, v, *output, *operands, *(x for x in rest[:3] if x is not None))
+    ctx.there = [x is not None for x in rest[:3]]
+    ctx.operands, ctx.how = len(operands), rest[3:]
 
 
 def _backward(ctx: Any, g: Tensor, g_lse: Tensor) -> Any:
     q, k, v, out, lse, *others = ctx.saved_tensors
     operands, rest = list(others[:ctx.operands]), iter(others[ctx.operands:])
-    beside = [next(rest) if there else None for there in ctx.there]
-    by_q, by_k, by_v, by_sinks = _backward_operator(g, g_lse, out, lse, q, k, v, operands, *beside, *ctx.how)
+    read = [next(rest) if there else None for there in ctx.there]
+    by_q, by_k, by_v, by_sinks = _backward_operator(g, g_lse, out, lse, q, k, v, operands, *read, *ctx.how)
     return (by_q, by_k, by_v, None, by_sinks if ctx.there[0] else None, *[None] * (2 + len(ctx.how)))
 
 
@@ -164,8 +164,8 @@ def _one_by_one(operator: Any, info: Any, dims: Any, given: Any) -> Any:
         if isinstance(x, (list, tuple)):
             return [part(y, d, i) for y, d in zip(x, dim if isinstance(dim, (list, tuple)) else [dim] * len(x))]
         return x if dim is None else x.select(dim, i)
-    found = [operator(*(part(x, d, i) for x, d in zip(given, dims))) for i in range(info.batch_size)]
-    return tuple(map(torch.stack, zip(*found))), (0,) * len(found[0])
+    outputs = [operator(*(part(x, d, i) for x, d in zip(given, dims))) for i in range(info.batch_size)]
+    return tuple(map(torch.stack, zip(*outputs))), (0,) * len(outputs[0])
 
 
 def _mapped(info: Any, dims: Any, q: Tensor, k: Tensor, v: Tensor, operands: Any, sinks: Any, *how: Any) -> Any:
@@ -183,9 +183,9 @@ def _mapped_gradients(info: Any, dims: Any, *given: Any) -> Any:
     if operands or sinks is not None or how[0] is not None or max(x.dim() for x in (q, k, v)) > 5:
         return _one_by_one(_backward_operator, info, dims, given)
     logs = (_folded(x[..., None])[..., 0] for x in (g_lse, lse))
-    found = _backward_operator(_folded(g), next(logs), _folded(out), next(logs), *map(_folded, (q, k, v)),
+    results = _backward_operator(_folded(g), next(logs), _folded(out), next(logs), *map(_folded, (q, k, v)),
                                operands, sinks, *how)
-    return (*(x.reshape(y.shape) for x, y in zip(found, (q, k, v))), found[3]), (0, 0, 0, None)
+    return (*(x.reshape(y.shape) for x, y in zip(results, (q, k, v))), results[3]), (0, 0, 0, None)
 
 
 for _each, _rule in (_operator, _mapped), (_backward_operator, _mapped_gradients):

@@ -79,8 +79,8 @@ class _Narrow(nn.Module):
 
     def set_extra_state(self, state: Any) -> None:
         """Take the scale of all weights; what else was saved must be what this layer has."""
-        wanted, found = ({**x, "tensor_scale": None} for x in (self.saved, state))
-        if found != wanted:
+        wanted, given = ({**x, "tensor_scale": None} for x in (self.saved, state))
+        if given != wanted:
             raise ValueError(f"these weights were saved as {state}, and the layer that loads them is {self.saved}: "
                              "convert the model in the way that the saved one was converted")
         self.saved = dict(state)

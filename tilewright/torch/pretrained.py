@@ -74,8 +74,8 @@ class Quantizer(HfQuantizer):
         files = [Path(x) for x in checkpoint_files or () if str(x).endswith(".safetensors")]
         if not files:
             return
-        self.checkpoint = found = checkpoints.load(files[0].parent if len(files) > 1 else files[0])
-        quantized = set(found.quantized)
+        self.checkpoint = loaded = checkpoints.load(files[0].parent if len(files) > 1 else files[0])
+        quantized = set(loaded.quantized)
         for path, module in list(model.named_modules()):
             name = next((x for x in (f"{path}.weight", *_without(model, path)) if x in quantized), "")
             if name and type(module) is nn.Linear:
@@ -83,10 +83,10 @@ class Quantizer(HfQuantizer):
                 self.pending[path] = name
                 quantized.discard(name)
         if quantized:
-            raise ValueError(f"{found.path} has weights in few bits for which the model has no torch.nn.Linear: "
+            raise ValueError(f"{loaded.path} has weights in few bits for which the model has no torch.nn.Linear: "
                              f"{', '.join(sorted(quantized)[:8])}")
-        used = {re.sub(r"\d+", r"\\d+", re.escape(x)) for x in found.tensors
-                if x not in found or x in found.quantized}
+        used = {re.sub(r"\d+", r"\\d+", re.escape(x)) for x in loaded.tensors
+                if x not in loaded or x in loaded.quantized}
         model._keys_to_ignore_on_load_unexpected = {*(model._keys_to_ignore_on_load_unexpected or ()), *used}
 
     def _process_model_after_weight_loading(self, model: Any, **_: Any) -> Any:

@@ -83,8 +83,8 @@ def array(x: Tensor) -> Any:
 
 
 def _arrays(module: nn.Module, parts: tuple[str, ...]) -> dict[str, Any]:
-    found = {part: getattr(module, part, None) for part in parts}
-    return {part: array(x) for part, x in found.items() if isinstance(x, Tensor) and x.numel()}
+    named = {part: getattr(module, part, None) for part in parts}
+    return {part: array(x) for part, x in named.items() if isinstance(x, Tensor) and x.numel()}
 
 
 def _of_words(name: str, module: Any) -> Weight:
@@ -93,12 +93,12 @@ def _of_words(name: str, module: Any) -> Weight:
     if kind not in IN_ORDER:
         raise ValueError(f"{name} is a {kind}, whose arrays are in the order of a kernel: load the model with the "
                          "backend torch, or read its files by tilewright.checkpoints.load")
-    found, group = _arrays(module, WORDS), int(getattr(module, "group_size", -1))
+    arrays, group = _arrays(module, WORDS), int(getattr(module, "group_size", -1))
     if "awq" in f"{type(module).__module__}.{kind}".lower() or kind.startswith("WQ"):
-        return awq.weight(name, found, {"bits": bits, "group_size": group})
+        return awq.weight(name, arrays, {"bits": bits, "group_size": group})
     state = getattr(module, "qzero_format", None)
     layout = "gptq_v2" if callable(state) and state() == 2 else "gptq"
-    return gptq.weight(name, found, {"bits": bits, "group_size": group, "checkpoint_format": layout})
+    return gptq.weight(name, arrays, {"bits": bits, "group_size": group, "checkpoint_format": layout})
 
 
 def _of_scheme(name: str, module: Any) -> Weight:
@@ -141,14 +141,14 @@ def _apart(name: str, w: Any) -> Weight:
         if not torch.equal(zeros, zeros.round()):
             raise ValueError(f"{name} is torchao's {type(w).__name__} with zero points that are no whole numbers")
         zeros = zeros.to(torch.int8)
-    found = floats.scaled(name, array(w.qdata), array(w.scale.float().reshape(-(-w.shape[0] // tall), -1)),
+    stored = floats.scaled(name, array(w.qdata), array(w.scale.float().reshape(-(-w.shape[0] // tall), -1)),
                           f"torchao {type(w).__name__}", (tall, wide), None if zeros is None else array(zeros))
     bits = {f"torch.int{x}": x for x in range(1, 8)}.get(str(getattr(w, "target_dtype", "")), 8)
-    q: Any = found.numbers
+    q: Any = stored.numbers
     if bits > 4:
-        return found
+        return stored
     pairs = halves(q.elements.view("u1") & 15)
-    return Weight(Scaled(pairs, q.scales, q.zeros, q.group, ("i4", -1, w.shape[-1])), None, found.source)
+    return Weight(Scaled(pairs, q.scales, q.zeros, q.group, ("i4", -1, w.shape[-1])), None, stored.source)
 
 
 def _blocks(name: str, w: Any) -> Weight:

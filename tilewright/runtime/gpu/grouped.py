@@ -158,10 +158,10 @@ def _launch(run: Run, of: Axes, a: Array, b: Array, offsets: Array, results: lis
     stack_a = rows(a, m) if by_rows else np.broadcast_to(a[:, :k], (groups, m, k))
     stack_b = b if by_rows else rows(b, k)
     stacks = [rows(x, m) for x in results]
-    beside = [np.broadcast_to(rows(x, m) if x.shape[-2] > 1 or x.ndim < 3 else x, (groups, m, x.shape[-1]))
+    factors = [np.broadcast_to(rows(x, m) if x.shape[-2] > 1 or x.ndim < 3 else x, (groups, m, x.shape[-1]))
               for x in read]
     text, of_b = decoding or ("", [])
-    looks = ((x.dtype, x.shape, x.strides, address(x) % WIDEST) for x in (stack_a, stack_b, *stacks, *beside, *of_b))
+    looks = ((x.dtype, x.shape, x.strides, address(x) % WIDEST) for x in (stack_a, stack_b, *stacks, *factors, *of_b))
     key = ("groups", run.on.index, of, m, k, *looks, epilogue, run.plan, run.invariant, text)
 
     def make() -> Recipe:
@@ -181,7 +181,7 @@ def _launch(run: Run, of: Axes, a: Array, b: Array, offsets: Array, results: lis
                                                                              letters + "n")]
         more = {**operands.of_batch(stack_a, stack_b, stacks[0]), "batch": groups,
                 **({"m": of.m} if by_rows else {"k": a.shape[-1]}),
-                **auxiliary.strides(problem, [*beside, *stacks[1:], *of_b])}
+                **auxiliary.strides(problem, [*factors, *stacks[1:], *of_b])}
         return Recipe(run.driver, kernel, run.on, *(leading(x) or 0 for x in by), **more)
     recipe = run.engine.prepared.get(key, make)
     run.by_recipe(recipe, (a, b, results[0], *read, *results[1:], *of_b, offsets), alpha, 0.0)
@@ -216,10 +216,10 @@ def _inside(run: Run, of: Axes, a: Array, x: Array, prologue: Prepared, sums: st
         return None
     text = of_plans.into(prologue.prologue.text, pair[1])
     by_k = letters[1] == "t"
-    beside = [y[(slice(None), *(slice(None) if stride else slice(0, 1) for stride in y.strides[1:]))]
+    aligned = [y[(slice(None), *(slice(None) if stride else slice(0, 1) for stride in y.strides[1:]))]
               for y in prologue.arrays]
     if not all(auxiliary.readable(y[0], "b", not by_k and read.by_column) and (by_k or not y.strides[0] % WIDEST)
-               for read, y in zip(prologue.prologue.reads, beside)):
+               for read, y in zip(prologue.prologue.reads, aligned)):
         return None
     m, n = max(-(-of.m // of.with_rows), 1), of.n
     rows = x if letters[1] == "n" else x.swapaxes(1, 2)
@@ -227,7 +227,7 @@ def _inside(run: Run, of: Axes, a: Array, x: Array, prologue: Prepared, sums: st
     shape = gpu_shape.shape(*pair, gpu_shape.results(sums, "")[0], m, n, of.k, letters, at, of.with_rows,
                             numerics=Numerics(prologue_b=text))
     compiler = forks.imported(COMPILER)
-    return (text, beside) if compiler.decodes_inside(shape, target) else None
+    return (text, aligned) if compiler.decodes_inside(shape, target) else None
 
 
 def _along_k(run: Run, x: Array, prologue: Prepared) -> Array | None:

@@ -55,8 +55,8 @@ class Memory:
         self.peers, self.size, self.turn, self.captured = peers, size, 0, False
         self.of_slot = len(NAMES) * peers.ranks * MOST_PIECES
         self.begin = -(-4 * (SLOTS*self.of_slot + 1) // ALIGN) * ALIGN
-        whole = self.begin + SLOTS * size
-        self.memory = symmetric.empty(whole, dtype=torch.uint8, device=peers.device)
+        size_of_all = self.begin + SLOTS * size
+        self.memory = symmetric.empty(size_of_all, dtype=torch.uint8, device=peers.device)
         self.handle: Any = symmetric.rendezvous(self.memory, peers.group.group_name)
         self.flags = self.memory[:4 * (SLOTS*self.of_slot + 1)].view(torch.int32)
         self.flags.zero_()
@@ -74,8 +74,8 @@ class Memory:
     def view(self, slot: int, rank: int, at: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """Memory of a rank, from byte `at` of a slot on."""
         first = (self.begin + slot*self.size + at) // dtype.itemsize
-        found: Tensor = self.handle.get_buffer(rank, shape, dtype, first)
-        return found
+        buffer: Tensor = self.handle.get_buffer(rank, shape, dtype, first)
+        return buffer
 
     def next_slot(self) -> int:
         self.turn = (self.turn + 1) % SLOTS
@@ -156,21 +156,21 @@ class Peers:
             self.say("grow", str(size))
             self.memories = [x for x in self.memories if x.captured]    # graphs may be replayed
             self.memories.append(Memory(self, max(LEAST, 1 << (size - 1).bit_length())))
-        found = self.memories[-1]
-        found.captured |= capturing
-        return found
+        newest = self.memories[-1]
+        newest.captured |= capturing
+        return newest
 
     def numbers(self, given: tuple[tuple[int, ...], ...]) -> Tensor:
         """A table of int32 on the device, which is kept for a graph that is captured later."""
-        found = self.tables.get(given)
-        if found is None:
+        table = self.tables.get(given)
+        if table is None:
             if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
                 raise RuntimeError("counts cannot be copied to the device while a CUDA graph is captured: make the "
                                    "call once before")
             if len(self.tables) >= MOST_TABLES:
                 self.tables.clear()
-            found = self.tables[given] = torch.tensor(given, dtype=torch.int32, device=self.device)
-        return found
+            table = self.tables[given] = torch.tensor(given, dtype=torch.int32, device=self.device)
+        return table
 
     def waits(self, step: Await, label: str) -> int:
         """The number by which the first word of a wait is reported."""

@@ -239,8 +239,8 @@ def _reduced(kind: str, name: str, a: Tensor, b: Tensor, scale_a: Tensor | None,
         return out
     peers, (form, pieces) = how.peers, how.plan
     like, blocks = [(n, out.dtype)], [m // ranks * rank for rank in range(ranks)] + [m]
-    size, whole = Landing.size(like, m), [m*rank for rank in range(ranks + 1)]
-    memory = peers.memory(size if kind == "scatter" else Landing.size(like, whole[-1]) if form == "one" else 2*size)
+    size, starts = Landing.size(like, m), [m*rank for rank in range(ranks + 1)]
+    memory = peers.memory(size if kind == "scatter" else Landing.size(like, starts[-1]) if form == "one" else 2*size)
     slot = memory.next_slot()
     buffers: dict[str, Buffer | Landing] = {
         "rows": Buffer(given, blocks, pieces),
@@ -248,7 +248,7 @@ def _reduced(kind: str, name: str, a: Tensor, b: Tensor, scale_a: Tensor | None,
     if form != "stores":
         buffers["partial"] = Buffer([empty(a, m, n, dtype=out.dtype)], blocks, pieces)
     buffers["landing"] = Landing(memory, slot, 0, like, blocks, pieces)
-    buffers["whole"] = Landing(memory, slot, 0, like, whole, pieces)
+    buffers["whole"] = Landing(memory, slot, 0, like, starts, pieces)
     buffers["final"] = Landing(memory, slot, size, like, blocks, pieces)
     run(peers, memory, slot, kind, form, pieces, buffers, multiplied)
     return out

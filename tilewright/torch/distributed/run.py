@@ -57,14 +57,14 @@ class Landing:
 
     def part(self, part: Part) -> Tensors:
         assert part.rank is not None
-        found = self.of_rank.get(part.rank)
-        if found is None:
+        buffer = self.of_rank.get(part.rank)
+        if buffer is None:
             tensors, at, rows = [], self.at, self.blocks[-1]
             for columns, dtype in self.like:
                 tensors.append(self.memory.view(self.slot, part.rank, at, (rows, columns), dtype))
                 at += self.size([(columns, dtype)], rows)
-            found = self.of_rank[part.rank] = Buffer(tensors, self.blocks, self.pieces)
-        return found.part(part)
+            buffer = self.of_rank[part.rank] = Buffer(tensors, self.blocks, self.pieces)
+        return buffer.part(part)
 
 
 def run(peers: Peers, memory: Memory, slot: int, kind: str, form: str, pieces: int,
@@ -78,8 +78,8 @@ def run(peers: Peers, memory: Memory, slot: int, kind: str, form: str, pieces: i
     label = f"{kind} ({form}, pieces: {pieces})"
 
     def tensors(part: Part) -> Tensors:
-        found: Tensors = buffers[part.buffer].part(part)
-        return found
+        own: Tensors = buffers[part.buffer].part(part)
+        return own
 
     with peers.calling():
         for step in schedule(kind, form, peers.rank, peers.ranks, pieces):

@@ -101,8 +101,8 @@ def _weight_linear(x: Any, elements: Any, scales: Any, zeros: Any, minima: Any, 
     rules: Rule = []
     for out, (of_x, weight, of_bias) in _layer(x, bias, "none", 1, 0):
         of_scales = WHOLE if weight == Shard(1) and scales.shape[1] == 1 else weight
-        beside = [None if part is None else of_scales for part in (zeros, minima)]
-        rules.append((out, [of_x, weight, of_scales, *beside, of_bias, None, None, None]))
+        parts = [None if part is None else of_scales for part in (zeros, minima)]
+        rules.append((out, [of_x, weight, of_scales, *parts, of_bias, None, None, None]))
     return rules
 
 
