@@ -231,8 +231,8 @@ class _Wave:
 
         def multiply(operands: Operands, e: int, row: int, step: int) -> None:
             words = ATOM.b.type.bytes // 4
-            each = [powers[step*words + x] for x in range(words)]
-            right = k.reinterpret(k.pack(*each) if words > 1 else each[0], ATOM.b.type)
+            parts = [powers[step*words + x] for x in range(words)]
+            right = k.reinterpret(k.pack(*parts) if words > 1 else parts[0], ATOM.b.type)
             (self.sums[0, row],) = k.mma(ATOM, [k.reinterpret(operands[e], ATOM.a.type)], [right], [self.sums[0, row]])
         all_reads = self.values.reads(smem, 0, self.s.KEYS // ATOM.k)
         for at in range(0, len(all_reads), self.HEIGHT):
@@ -247,7 +247,7 @@ class _Wave:
         """Powers, in words of two, each before the product that takes it. Those of a pair are added up and rounded
         beside the exponentials of the next one, which take their time."""
         k, pairs, of_word = self.k, [x.get() for x in self.exponents], 2 if self.s.EIGHT else 1
-        each = self.VALUE.b.type.bytes // 4 * of_word                       # pairs of a product's powers
+        per_word = self.VALUE.b.type.bytes // 4 * of_word                   # pairs of a product's powers
         total, held = [self.total.get()*k.broadcast(self.shrink.get(), 2)], list[Value]()
 
         def power(number: int) -> None:
@@ -261,7 +261,7 @@ class _Wave:
             if not more:
                 self.total.set(total[0])
         return [Beside(partial(power, number), (2*EXP if number < len(pairs) else 0) + (3*FULL if number else 0),
-                       before=first + max(number - 1, 0) // each*self.HEIGHT) for number in range(len(pairs) + 1)]
+                       before=first + max(number - 1, 0) // per_word*self.HEIGHT) for number in range(len(pairs) + 1)]
 
     def _rounded(self, powers: list[Value]) -> Value:
         """Two powers of 2 in a word, or four. Without an instruction for bf16, to nearest with ties up: a power is no
@@ -353,18 +353,18 @@ def issue(k: Kernel, products: Sequence[Do], reads: Sequence[tuple[int, Do]], *q
     """All of it in one order: reads AHEAD of the products that need them; what is beside the products evenly among
     them, each queue in its order, what a product needs before it."""
     waiting = [list(queue) for queue in queues]
-    left = sum(each.cycles for queue in waiting for each in queue)
+    left = sum(instruction.cycles for queue in waiting for instruction in queue)
     reads = list(reads)
 
     def some(queue: list[Beside], done: float, quota: float) -> float:
         """What is due in a queue, and then as many cycles as the quota has; what is left of it."""
         while queue and queue[0].after <= done and (quota > 0 or any(x.before <= done for x in queue)):
-            each = queue.pop(0)
-            each.do()
+            instruction = queue.pop(0)
+            instruction.do()
             if queue and queue[0].later:
                 queue[0].after = done + queue[0].later
             k.sched_fence("salu")
-            quota -= each.cycles
+            quota -= instruction.cycles
         return quota
     debt = 0.0
     for number, product in enumerate(products):
@@ -375,7 +375,7 @@ def issue(k: Kernel, products: Sequence[Do], reads: Sequence[tuple[int, Do]], *q
         for queue in waiting:
             quota = some(queue, number, quota)
         debt = min(quota, 0)
-        left = sum(each.cycles for queue in waiting for each in queue)
+        left = sum(instruction.cycles for queue in waiting for instruction in queue)
         product()
         k.sched_fence("salu")
     for queue in waiting:

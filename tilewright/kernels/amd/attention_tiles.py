@@ -39,12 +39,12 @@ def key_of(row: Any, RUN: int) -> Any:
 
 def parts(size: int) -> list[tuple[int, int]]:
     """(first, count) of the parts of a head's elements."""
-    found, first = [], 0
+    pieces, first = [], 0
     for bit in (256, 128, 64, 32, 16):
         if size & bit:
-            found.append((first, bit))
+            pieces.append((first, bit))
             first += bit
-    return found
+    return pieces
 
 
 class Keys(LdsOperand):
@@ -63,8 +63,8 @@ class Keys(LdsOperand):
     def loads_from(self, row: Row) -> list[Do]:
         """Load a tile, whose rows begin there, into registers."""
         rows = [row(place) for place in self.places]
-        return [partial(self._load_row, rows[each.source], each, registers[0])
-                for each, registers in zip(self.passes, self.carried, strict=True)]
+        return [partial(self._load_row, rows[step.source], step, registers[0])
+                for step, registers in zip(self.passes, self.carried, strict=True)]
 
     def _load_row(self, row: Value, each: Pass, register: Any) -> None:
         with first_threads(self.k, self.t, self.ACTIVE, self.THREADS):
@@ -116,7 +116,7 @@ class TurnedValues(KStridedOperand):
     def loads_from(self, row: Row) -> list[Do]:
         def load(step: Value, byte: Value, register: Any) -> None:
             register.set(self.k.load((row(step) + byte).as_(WORD.scalar), WORD))
-        return [partial(load, *each) for each in zip(self.steps, self.bytes, self.carried, strict=True)]
+        return [partial(load, *args) for args in zip(self.steps, self.bytes, self.carried, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -235,14 +235,14 @@ class Side:
     def reads(self, smem: Value, rows: int, along: int) -> list[Read]:
         """The reads of all operands of a tile's products, by `rows` tiles of its rows and `along` steps, in the order
         of steps: keys have steps of elements, values have rows of them."""
-        found = list[Read]()
+        loads = list[Read]()
         if self.name == "k":
             for part, offset in zip(self.parts, self.offsets):
                 for step in range(0, part.CTA_K // self.ATOM.k, part.READS):
-                    found += [partial(part.read, smem + offset, row, step) for row in range(rows)]
-            return found
+                    loads += [partial(part.read, smem + offset, row, step) for row in range(rows)]
+            return loads
         READS = self.parts[0].READS
         for step in range(0, along, READS):
             for part, offset in zip(self.parts, self.offsets):
-                found += [partial(part.read, smem + offset, row, step) for row in range(part.EXTENT // ROWS)]
-        return found
+                loads += [partial(part.read, smem + offset, row, step) for row in range(part.EXTENT // ROWS)]
+        return loads

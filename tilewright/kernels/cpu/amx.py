@@ -218,11 +218,11 @@ def emit_pack_tiles(target: CpuTarget, dtype: str, KIND: str, SOURCE: str, ROLE:
     full_groups = k.constant(i64, 0) if KIND == "any" else k.min(groups, left // DEPTH)
     starts = [source + k.min(valid - 1, i)*step_i for i in range(SIDE if KIND == "along" else 0)]
     gathered = k.local("gathered", (DEPTH, SIDE), S) if KIND == "any" else None
-    for whole, first, last in (True, k.constant(i64, 0), full_groups), (False, full_groups, groups):
+    for full, first, last in (True, k.constant(i64, 0), full_groups), (False, full_groups, groups):
         with k.loop(last, first) as g:
-            rest = None if whole else left - g*DEPTH
+            rest = None if full else left - g*DEPTH
             if KIND == "along":
-                for start in starts if whole else ():
+                for start in starts if full else ():
                     k.prefetch(start + g*DEPTH + packing.AHEAD // S.bytes, locality=2)
                 pack_along(g, [start + g*DEPTH for start in starts], rest)
             elif KIND == "across":

@@ -176,7 +176,7 @@ class _Task(parts.Task):
         operands = self.scores.operands(k, s, x.reads, lambda number: self.g.reads[number*len(jobs.READ) + 4], jb, n,
                                         self.shared, self.at.pitch)
         lanes = [v*s.V for v in range(s.NV)]
-        whole = (jb + n - 1 <= x.ends[0]) & (jb >= x.ends[1])
+        all_seen = (jb + n - 1 <= x.ends[0]) & (jb >= x.ends[1])
         keys, MR, width = self.shared("keys", s.E), s.MR, s.pitch(self.spec.SIZE)
         largest = k.tile(1, s.NV, self.VT, zero=False)
         for v in range(s.NV):
@@ -192,7 +192,7 @@ class _Task(parts.Task):
                     acc[i, v] = k.load(scores + ((t*MR + i)*s.LANES + lanes[v]), self.VT)
             else:
                 product(k, s, acc, -(-self.spec.SIZE // s.PARTS), keys + t*(MR*width), width, 1, x.q)
-            with k.when(whole & (t*MR + MR <= n)):
+            with k.when(all_seen & (t*MR + MR <= n)):
                 self.scored(x, acc, scores, operands, jb, t, largest, False)
             with k.otherwise():
                 self.scored(x, acc, scores, operands, jb, t, largest, True)

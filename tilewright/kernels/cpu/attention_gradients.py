@@ -212,7 +212,7 @@ class _Task(parts.Task):
 
     def operands(self, x: SimpleNamespace, first: Value, n: Value) -> list[Value]:
         """The score function's operands beside a block, [rows, lanes]."""
-        k, s, found = self.k, self.s, list[Value]()
+        k, s, values = self.k, self.s, list[Value]()
 
         def step(number: int) -> Value:
             return self.g.reads[number*len(jobs.READ) + 4]
@@ -225,8 +225,8 @@ class _Task(parts.Task):
             with k.loop(n) as r:
                 line = k.pointer(self.scores.address(self.g, number, self.sequence, self.head, first + r), M)
                 k.call(stage, line + j*step(number), step(number), count, tile + r*s.LANES)
-            found.append(tile)
-        return found
+            values.append(tile)
+        return values
 
     def finish(self, x: SimpleNamespace) -> None:
         """Sums are stored, transposed, as rows of the gradients."""

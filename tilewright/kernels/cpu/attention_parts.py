@@ -66,8 +66,8 @@ class Strip:
 
     def words(self, size: int) -> int:
         """Words of a row of so many numbers, whole vectors."""
-        each = self.V * self.PARTS
-        return -(-size // each) * self.V
+        vector = self.V * self.PARTS
+        return -(-size // vector) * self.V
 
     def pitch(self, size: int) -> int:
         """Words from one row of a block to the next: with a vector more, rows do not share a few sets of L1."""
@@ -85,8 +85,8 @@ def heights(rows: int, most: int) -> list[tuple[int, int, int]]:
     """(first row, rows of a tile, tiles) of runs of equal tiles, as even as whole numbers allow."""
     count = -(-rows // most)
     tall, small = rows % count, rows // count
-    found = [(0, small + 1, tall), (tall * (small + 1), small, count - tall)]
-    return [x for x in found if x[2]]
+    blocks = [(0, small + 1, tall), (tall * (small + 1), small, count - tall)]
+    return [x for x in blocks if x[2]]
 
 
 def product(k: Kernel, s: Strip, acc: Tile, steps: Any, a: Value, ROW: int, STEP: int, b: Value,
@@ -196,7 +196,7 @@ def emit_stage(target: CpuTarget, FORMAT: str, WORD: str, COUNT: int = 0) -> Fun
         return k.cast(wide >> 16, vec(i16, x.type.length))
 
     last = V * PARTS                                                     # numbers of a vector of words, and of a load
-    each = min(last if PARTS == 1 or FORMAT == "bf16" else V, target.lanes(M.bytes))
+    lanes = min(last if PARTS == 1 or FORMAT == "bf16" else V, target.lanes(M.bytes))
     L = i16 if PARTS == 2 else s.E
 
     def clear() -> None:
@@ -204,21 +204,21 @@ def emit_stage(target: CpuTarget, FORMAT: str, WORD: str, COUNT: int = 0) -> Fun
             k.store(to.as_(L) + count // last * last, k.constant(vec(L, last), 0), L.bytes * last)
 
     def block(j: Value, mask: Value | None) -> None:
-        x = as_word(k.load(source + j, vec(M, each), M.bytes, mask))
-        k.store((to.as_(L) + j), x, L.bytes * each)
-    whole = count // each * each
+        x = as_word(k.load(source + j, vec(M, lanes), M.bytes, mask))
+        k.store((to.as_(L) + j), x, L.bytes * lanes)
+    rounded = count // lanes * lanes
     with k.when(step == 1):
-        if each < last:
+        if lanes < last:
             clear()
         if COUNT:
-            for first in range(0, COUNT, each):
+            for first in range(0, COUNT, lanes):
                 left = k.opaque(k.constant(i64, COUNT - first))
-                block(k.constant(i64, first), None if COUNT - first >= each else k.lanes_below(left, each))
+                block(k.constant(i64, first), None if COUNT - first >= lanes else k.lanes_below(left, lanes))
         else:
-            with k.loop(whole, step=each) as place:
+            with k.loop(rounded, step=lanes) as place:
                 block(place, None)
-            with k.when(whole < count):
-                block(whole, k.lanes_below(count - whole, each))
+            with k.when(rounded < count):
+                block(rounded, k.lanes_below(count - rounded, lanes))
     with k.otherwise():
         clear()
         with k.loop(count) as j:
@@ -320,7 +320,7 @@ class Scores:
                  shared: Callable[[str, Any], Value], pitch: int) -> list[Value]:
         """The operands of n keys from `first` on, [keys, lanes]. rows: of each operand the addresses of the lanes'
         rows; steps: from one key of an operand to the next; lines in between are `pitch` numbers apart."""
-        found = []
+        values = []
         for place, (read, stage) in enumerate(zip(self.reads, self.staged)):
             E, M, step = self.type(read), memory_type(read.format), steps(place)
             lines, tile = shared("lines", E), shared(f"read{place}", E)
@@ -328,8 +328,8 @@ class Scores:
                 line = k.pointer(rows[lane + place*s.LANES], M)
                 k.call(stage, line + first*step, step, n, lines + lane*pitch)
             transposed(k, s, lines, pitch, (n + (s.V - 1)) // s.V * s.V, tile, E)
-            found.append(tile)
-        return found
+            values.append(tile)
+        return values
 
 
 def seen(k: Kernel, y: Value, j: Value, low: Value | None, high: Value) -> Value:

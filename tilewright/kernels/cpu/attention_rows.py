@@ -131,18 +131,18 @@ class Part:
                        value + j*self.WV)
         for r in range(spec.ROWS):
             self.scored(r, j0, n, key, steps[0])
-        each = max(min(24 // (self.WV // self.V), spec.ROWS), 1)
-        for begin in range(0, spec.ROWS, each):
-            self.added(range(begin, min(begin + each, spec.ROWS)), n, value, steps[1])
+        rows = max(min(24 // (self.WV // self.V), spec.ROWS), 1)
+        for begin in range(0, spec.ROWS, rows):
+            self.added(range(begin, min(begin + rows, spec.ROWS)), n, value, steps[1])
 
     def vectors(self, at: Value, size: int, width: int) -> list[Value]:
         """The numbers of a row as vectors; what is beyond them is 0."""
-        k, V, found = self.k, self.V, []
+        k, V, values = self.k, self.V, []
         for c in range(0, width, V):
             left = size - c
             mask = None if left >= V or not self.spec.DIRECT else k.lanes_below(k.opaque(k.constant(i64, left)), V)
-            found.append(k.load(at + c, self.VT, self.T.bytes, mask))
-        return found
+            values.append(k.load(at + c, self.VT, self.T.bytes, mask))
+        return values
 
     def scored(self, r: int, j0: Value, n: Value, key: Value, step: Value) -> None:
         """Powers of a row's scores of a block in place of these, and its maximum, sum and values by the new maximum."""

@@ -71,14 +71,14 @@ def emit_dot_tile(target: CpuTarget, dtype: str, MR: int, NR: int) -> Function:
 def in_order(k: Kernel, vectors: list[Value], CHUNK: int) -> list[Value]:
     """Record: the sum of the lanes of each vector, as lane after lane of vectors. CHUNK lanes are 16 bytes, which
     shuffles of one instruction do not leave, or move whole."""
-    V, found = vectors[0].type.length, []
+    V, levels = vectors[0].type.length, []
     for first in range(0, len(vectors), V):
         level = vectors[first:first + V]
         for low, high in _merges(V, CHUNK):
             pairs = [(x, level[e + 1] if e + 1 < len(level) else x) for e, x in enumerate(level) if e % 2 == 0]
             level = [k.shuffle(x, y, low) + k.shuffle(x, y, high) for x, y in pairs]
-        found += level
-    return found
+        levels += level
+    return levels
 
 
 def _merges(V: int, CHUNK: int) -> Iterator[tuple[list[int], list[int]]]:

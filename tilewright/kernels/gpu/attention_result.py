@@ -120,8 +120,8 @@ class Rows:
         base = k.select(most == -math.inf, 0.0, most)*g.factor
         share = k.exp2_approximate(mine*g.factor - base)
         share = k.select(mine == -math.inf, 0.0, share)
-        whole = k.warp_sum(total*share)
-        inverse = self.finished(work, i, head, lane == 0, most, whole, g.factor)
+        total_of_warp = k.warp_sum(total*share)
+        inverse = self.finished(work, i, head, lane == 0, most, total_of_warp, g.factor)
         self.shares.view(LANES, 1)[row, lane] = share*inverse
         k.warp_barrier()
         columns = range(0, DV, LANES*2)
@@ -139,12 +139,12 @@ class Rows:
         """A lane's columns of a power of 2 of parts from this one on, whose loads are all under way before one is
         waited for; 0 of parts that there are not."""
         k, DV, LANES = self.k, self.s.shape.value_size, self.k.warp
-        columns, lane, found = range(0, DV, LANES*2), k.thread[0] % LANES, []
+        columns, lane, values = range(0, DV, LANES*2), k.thread[0] % LANES, []
         for more in range(min(1 << (TOGETHER // (2*len(columns))).bit_length() - 1, MOST_TOGETHER)):
             there, at = part + more < self.g.splits, first + k.cast(part + more, i64)*(self.s.plan.rows*(DV + 2))
-            found.append([k.load(at + x, vec(f32, 2), mask=there if x + 2*LANES <= DV else
+            values.append([k.load(at + x, vec(f32, 2), mask=there if x + 2*LANES <= DV else
                                  there & (lane*2 + x < DV)) for x in columns])
-        return found
+        return values
 
     def _add(self, sums: list[list[Any]], brought: list[list[Value]], row: Value, part: Value) -> None:
         """Parts from this one on, times their shares, which are 0 of those that there are not."""

@@ -30,10 +30,10 @@ def parameters(SCORE: str) -> dict[str, Any]:
     """The kernel's parameters for a score function: the scale, arrays, and their distances along all axes."""
     if not SCORE:
         return {}
-    found: dict[str, Any] = {"scale": f32}
+    fields: dict[str, Any] = {"scale": f32}
     for x in score_of(SCORE).reads:
-        found |= {name(x): ptr(memory_type(x.format), strided=True)} | {f"{name(x)}_{axis}": i64 for axis in AXES}
-    return found
+        fields |= {name(x): ptr(memory_type(x.format), strided=True)} | {f"{name(x)}_{axis}": i64 for axis in AXES}
+    return fields
 
 
 class Scores:

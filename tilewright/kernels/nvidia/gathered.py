@@ -49,8 +49,8 @@ class GatheredOperand(SmemOperand):
     def _copies(self, steps: Value | None) -> Iterator[tuple[int, Pass, Value]]:
         """The offsets of the next tile are loaded a tile ahead, so that no copy waits for them."""
         now = {p: offset.get() for p, offset in self.ahead.items()}
-        for index, each in enumerate(self.passes):
-            yield index, each, self.pointers[each.source].get() + now[each.p]
+        for index, step in enumerate(self.passes):
+            yield index, step, self.pointers[step.source].get() + now[step.p]
         moved = self.CTA_K if steps is None else steps if self.then is None else self.then
         self.step.set(self.step.get() + moved)
         for p, offset in self.ahead.items():

@@ -71,11 +71,11 @@ def emit_gemv(shape: GpuShape, plan: NvidiaPlan, ARCH: str = "sm_80", WHEN: str 
 
     def vectors() -> list[tuple[Value, Value | int]]:
         """Where each of them, or BESIDE together, begins, and from step to step of k; those beyond C are the last."""
-        found: list[tuple[Value, Value | int]] = []
+        sums: list[tuple[Value, Value | int]] = []
         for number in range(0, COUNT, BESIDE or 1):
             i = k.constant(i64, number) if BESIDE or not number else k.cast(k.min(count - 1, number), i64)
-            found.append((x + i*ld_x, 1) if x_along_k else (x + i, ld_x))
-        return found
+            sums.append((x + i*ld_x, 1) if x_along_k else (x + i, ld_x))
+        return sums
 
     def store(sum_of: Callable[[Value], Value]) -> None:
         """Sum number i*WIDTH + j is element j of the CTA's of vector i: threads next to each other store elements next

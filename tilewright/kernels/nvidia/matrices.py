@@ -79,18 +79,18 @@ class Blocks:
 
     def read(self, smem: Value, step: int) -> list[list[Value]]:
         """The registers of each block as they come; `registers` makes them those of an instruction."""
-        k, T, found = self.k, self.x.T, []
+        k, T, values = self.k, self.x.T, []
         for block in range(self.COUNT):
             places = [smem + place + constant for place, constant in (
                 self.places[at] for at in self._apart(block, step))]
             if self.matrices:
-                found.append([*k.ldmatrix(places[0], 4, not self.along_k)])
+                values.append([*k.ldmatrix(places[0], 4, not self.along_k)])
             elif not self.paired:
-                found.append([k.load(at) for at in places])
+                values.append([k.load(at) for at in places])
             else:
                 pairs = [k.load(at, vec(T, 2)) for at in places]
-                found.append([pair[h] for pair in pairs for h in range(2)])
-        return found
+                values.append([pair[h] for pair in pairs for h in range(2)])
+        return values
 
     def registers(self, raw: list[Value]) -> list[Value]:
         """The registers that an instruction takes."""

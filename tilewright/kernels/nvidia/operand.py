@@ -53,11 +53,11 @@ class Swizzle:
 
     def _moved(self, k: Kernel, row: Value) -> Value:
         """f(row)."""
-        found = k.constant(i32, 0)
+        bits = k.constant(i32, 0)
         for to, bit in enumerate([b for b in self.BITS if 1 << b >= 8 // self.PIECES], self.FIRST):
             if 1 << to < self.PIECES:
-                found = found | (row >> bit & 1) << to
-        return found
+                bits = bits | (row >> bit & 1) << to
+        return bits
 
     def places(self, k: Kernel, row: Value, column: Value, apart: Iterable[tuple[int, int]]
                ) -> dict[tuple[int, int], Place]:
@@ -65,14 +65,14 @@ class Swizzle:
         apart share a value."""
         PERIOD, WIDTH = (2 << max(self.BITS), self.PIECES * self.PIECE) if self.BITS else (1, 1)
         values: dict[tuple[int, int], Value] = {}
-        found = {}
+        offsets = {}
         for rows, columns in apart:
             key = rows % PERIOD, columns % WIDTH
             if key not in values:
                 r, c = row + key[0], column + key[1]
                 values[key] = r*self.ROW + (c ^ self._moved(k, r)*self.PIECE if self.BITS else c)
-            found[rows, columns] = values[key], (rows - key[0])*self.ROW + columns - key[1]
-        return found
+            offsets[rows, columns] = values[key], (rows - key[0])*self.ROW + columns - key[1]
+        return offsets
 
 
 WIDEST = 16                 # bytes that a thread moves at once
@@ -186,13 +186,13 @@ class SmemOperand:
         """(index, pass, where it reads). Afterwards the pointers are `steps` on, or a whole tile."""
         start = [pointer.get() for pointer in self.pointers]
         at = [*start]
-        for index, each in enumerate(self.passes):
-            if self.rows_end and not each.i:                        # the next steps of k, from the first row again
+        for index, step in enumerate(self.passes):
+            if self.rows_end and not step.i:                        # the next steps of k, from the first row again
                 at = [*start]
-            here = at[each.source] + (each.p // self.TOGETHER if self.along_k else 0)
-            yield index, each, here if self.offset is None else here + self.offset
+            here = at[step.source] + (step.p // self.TOGETHER if self.along_k else 0)
+            yield index, step, here if self.offset is None else here + self.offset
             if self.rows_end or not self.along_k:
-                at[each.source] += self.ld*self.ROWS                # no register for each multiple of ld
+                at[step.source] += self.ld*self.ROWS                # no register for each multiple of ld
         for pointer, before, after in () if self.offset is not None else zip(self.pointers, start, at):
             if steps is not None:
                 moved = steps if self.then is None else self.then
@@ -204,14 +204,14 @@ class SmemOperand:
 
     def _valid(self, each: Pass, steps: Value | None) -> Value | None:
         """How many elements of a copy are of the matrix and before step `steps` of the tile; None: all of any tile."""
-        k, found = self.k, None
+        k, valid = self.k, None
         if steps is not None:
             left = steps - self.thread_p - each.p
-            found = (k.max(k.min(left, self.UNIT), 0) if self.along_k
+            valid = (k.max(k.min(left, self.UNIT), 0) if self.along_k
                      else k.select(left > 0, k.constant(i32, self.UNIT), 0))
         if self.rows_end:
-            found = k.select(self.rows_left > each.i, k.constant(i32, self.UNIT) if found is None else found, 0)
-        return found
+            valid = k.select(self.rows_left > each.i, k.constant(i32, self.UNIT) if valid is None else valid, 0)
+        return valid
 
     def request(self, smem: Value, steps: Value | None = None) -> None:
         """Begin to bring the next tile to `smem`: its first `steps` steps of k, and zeros after them. Without
@@ -220,19 +220,19 @@ class SmemOperand:
 
     def _start_copies(self, smem: Value, steps: Value | None) -> None:
         with first_threads(self.k, self.t, self.ACTIVE, self.THREADS):
-            for _, each, source in self._copies(steps):
-                valid = self._valid(each, steps)
-                self.k.cp_async(self._at(smem, each), source, self.UNIT * self.T.bytes,
+            for _, step, source in self._copies(steps):
+                valid = self._valid(step, steps)
+                self.k.cp_async(self._at(smem, step), source, self.UNIT * self.T.bytes,
                                 None if valid is None else valid * self.T.bytes)
 
     def _load(self, steps: Value | None) -> None:
         k, U = self.k, self.UNIT
         self.steps = steps
         with first_threads(k, self.t, self.ACTIVE, self.THREADS):
-            for index, each, source in self._copies(steps):
-                valid = self._valid(each, steps)
+            for index, step, source in self._copies(steps):
+                valid = self._valid(step, steps)
                 if self.before:
-                    self._load_beside(self.before, index, each)
+                    self._load_beside(self.before, index, step)
                 if valid is None:
                     self.carried[index, 0] = k.load(source, vec(self.S, U // self.TOGETHER))
                     continue
@@ -270,9 +270,9 @@ class SmemOperand:
             return
         k, transposing = self.k, self.along_k and not self.inner_k and self.UNIT > 1
         with first_threads(k, self.t, self.ACTIVE, self.THREADS):
-            for index, each in enumerate(self.passes):
-                at = self._at(smem, each)
-                vector = self._prepared(self.before, index, each) if self.before else self.carried[index, 0]
+            for index, step in enumerate(self.passes):
+                at = self._at(smem, step)
+                vector = self._prepared(self.before, index, step) if self.before else self.carried[index, 0]
                 if transposing:
                     for e in range(self.UNIT):
                         k.store(at + e*self.ROW, vector[e])
@@ -285,8 +285,8 @@ class SmemOperand:
         k, V = self.k, self.UNIT
         apart = 1 if self.inner_k else self.ROW
         with first_threads(k, self.t, self.ACTIVE, self.THREADS):
-            for each in self.passes:
-                at, p = self._at(smem, each), self.thread_p + each.p
+            for step in self.passes:
+                at, p = self._at(smem, step), self.thread_p + step.p
                 if self.along_k:
                     for e in range(V):
                         k.store(at + e*apart, k.constant(self.T, number), mask=p + e >= steps)

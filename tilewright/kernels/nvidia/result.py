@@ -67,7 +67,7 @@ def lane_grid(lane: Value, LANES_M: int, LANES_N: int) -> tuple[Value, Value]:
     order = "m" * min(rows, 1) + "n" * min(cols, 1)
     rest = "m" * (rows - min(rows, 1)), "n" * (cols - min(cols, 1))
     order += "".join(sorted(rest, key=len, reverse=True))
-    found = {}
+    extents = {}
     for side in "mn":
         coordinate, bits = lane.k.constant(lane.type, 0), 0
         run = 0                                             # consecutive bits of the lane move together
@@ -78,8 +78,8 @@ def lane_grid(lane: Value, LANES_M: int, LANES_N: int) -> tuple[Value, Value]:
                 low = bit + 1 - run
                 part = (lane >> low) % (1 << run) if bit + 1 < len(order) else lane >> low
                 coordinate, bits, run = (part << bits) + coordinate if bits else part, bits + run, 0
-        found[side] = coordinate
-    return found["m"], found["n"]
+        extents[side] = coordinate
+    return extents["m"], extents["n"]
 
 
 @dataclass(frozen=True)
@@ -360,7 +360,7 @@ def add_slices(k: Kernel, accs: Sequence[Tile], smem: Value, work: Work, SLICES:
         k.barrier()
         with k.when(slice == 0):
             for e, ij in enumerate(registers):
-                found = [k.load(at) for at in places(e)]
-                theirs = tuple(x if acc.type == T else k.bits_as(x, acc.type) for acc, x in zip(accs, found))
+                values = [k.load(at) for at in places(e)]
+                theirs = tuple(x if acc.type == T else k.bits_as(x, acc.type) for acc, x in zip(accs, values))
                 for acc, x in zip(accs, arithmetic.combined(tuple(acc[ij] for acc in accs), theirs)):
                     acc[ij] = x

@@ -145,15 +145,15 @@ class OuterProducts:
 
     def read(self, stage: Value, step: int | Value, before: Fragments | None = None) -> Fragments:
         """Vectors along k have several steps: they stay."""
-        found = []
+        values = []
         for index, (x, at) in enumerate(zip(self.operands, self.ring.places(stage))):
             if before and isinstance(step, int) and step % x.STEPS:
-                found.append(before[index])
+                values.append(before[index])
                 continue
             if self.slice is not None:
                 at = x.after(at, self.slice*self.STEPS)
-            found.append(x.fragment(at, self.own[index], step))
-        return found
+            values.append(x.fragment(at, self.own[index], step))
+        return values
 
     @contextmanager
     def accumulating(self, tile: Value) -> Iterator[None]:
@@ -182,10 +182,10 @@ class OuterProducts:
 
 def unrolled(SEMIRING: str, SUMS: int, STEPS: int) -> int:
     """Steps of k in the code, of STEPS, for so many sums in a thread; 0: all."""
-    each = semirings.instructions(SEMIRING) if SEMIRING else 0
-    if not SEMIRING or (each <= semirings.SHORT and SUMS*each*STEPS <= MOST_CODE):
+    instructions = semirings.instructions(SEMIRING) if SEMIRING else 0
+    if not SEMIRING or (instructions <= semirings.SHORT and SUMS*instructions*STEPS <= MOST_CODE):
         return 0
-    most = MOST_CODE // (SUMS*each) if each <= semirings.SHORT else 1
+    most = MOST_CODE // (SUMS*instructions) if instructions <= semirings.SHORT else 1
     return next((count for count in range(most, 1, -1) if STEPS % count == 0), 1)
 
 
