@@ -96,8 +96,8 @@ class Rounds:
 def rounds(nest: LoopNest, sizes: Mapping[str, int]) -> list[Rounds]:
     """The statements that have rounds, in order. Refused for scalars that carry a value from round to round."""
     private = {name: _private(nest, name) for name in nest.scalars}
-    found = [r for s in nest.statements if (r := _bound(s, sizes, private)) is not None]
-    return [r for r in map(tightened, joined(found)) if not r.empty]
+    bounded = [r for s in nest.statements if (r := _bound(s, sizes, private)) is not None]
+    return [r for r in map(tightened, joined(bounded)) if not r.empty]
 
 
 def check(nest: LoopNest, sizes: Mapping[str, int], shapes: Mapping[str, Sequence[int]]) -> None:
@@ -181,10 +181,10 @@ def _bound(statement: Statement, sizes: Mapping[str, int], private: Mapping[str,
             number = _linear(x[1], indices, sizes, statement.line)
             return ("index", number) if number.factors else ("number", number.constant)
         return x
-    found = Rounds(extents, tuple(conditions), element(statement.target), statement.reduce,
+    result = Rounds(extents, tuple(conditions), element(statement.target), statement.reduce,
                    mapped(statement.value, leaf), statement.line, frozenset(x.index for x in statement.loops),
                    statement, indices)
-    return None if found.empty else found
+    return None if result.empty else result
 
 
 def joined(found: list[Rounds]) -> list[Rounds]:

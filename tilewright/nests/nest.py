@@ -99,9 +99,9 @@ class LoopNest:
 
     def element(self, name: str) -> Type:
         """The format of an array's elements, or of a scalar."""
-        found = self.scalars.get(name) or next(p.element for p in self.parameters if p.name == name)
-        assert found is not None
-        return found
+        type_of_element = self.scalars.get(name) or next(p.element for p in self.parameters if p.name == name)
+        assert type_of_element is not None
+        return type_of_element
 
     def __str__(self) -> str:
         lines, open = [], tuple[Loop, ...]()
@@ -185,20 +185,20 @@ def scalar_formats(scalars: Iterable[str], parameters: Mapping[str, Parameter], 
     """The format of each scalar: that of arithmetic on all that it is given. Python's own, i64 or f64, if that is
     numbers alone."""
     values = {x: [s.value for s in statements if s.target.array == x] for x in sorted(scalars)}
-    found = dict[str, Type]()
+    formats = dict[str, Type]()
 
     def inferred(name: str) -> Type | None:
-        types = [found.get(a.array) or (parameters[a.array].element if a.array in parameters else None)
+        types = [formats.get(a.array) or (parameters[a.array].element if a.array in parameters else None)
                  for value in values[name] for a in leaves(value)]
         known = [t for t in types if t is not None]
-        return arithmetic(("add", *values[name]), known) if known else found.get(name)
+        return arithmetic(("add", *values[name]), known) if known else formats.get(name)
 
     for _ in range(2 * len(values) + 2):    # scalars of scalars
-        before = dict(found)
-        found.update({name: t for name in values if (t := inferred(name)) is not None})
-        if found == before:
-            found.update({name: arithmetic(("add", *values[name]), []) for name in values if name not in found})
-    return found
+        before = dict(formats)
+        formats.update({name: t for name in values if (t := inferred(name)) is not None})
+        if formats == before:
+            formats.update({name: arithmetic(("add", *values[name]), []) for name in values if name not in formats})
+    return formats
 
 
 _WHOLE = {"add": operator.add, "sub": operator.sub, "mul": operator.mul}
@@ -222,13 +222,13 @@ def negative(x: Term) -> Term:
 def parameter_names(names: Iterable[str], taken: Iterable[str]) -> list[str]:
     """Names for a function's record, A_shape0 for A.shape[0]; none is an option of Kernel's, or taken."""
     known = {*inspect.signature(Kernel.__init__).parameters, *taken}
-    found = list[str]()
+    ordered = list[str]()
     for x in names:
-        found.append(x.rstrip("]").replace("[", "").replace(".", "_"))
-        while found[-1] in known:
-            found[-1] += "_"
-        known.add(found[-1])
-    return found
+        ordered.append(x.rstrip("]").replace("[", "").replace(".", "_"))
+        while ordered[-1] in known:
+            ordered[-1] += "_"
+        known.add(ordered[-1])
+    return ordered
 
 
 REDUCTIONS = ("add", "mul", "min", "max", "fmin", "fmax")

@@ -56,8 +56,8 @@ class Polynomial:
 
     def coefficient(self, name: str) -> int:
         """The factor of a name; 0 if it has another name beside it, too."""
-        found = [(names, c) for names, c in self.terms if name in names]
-        return found[0][1] if len(found) == 1 and found[0][0] == (name,) else 0
+        matching = [(names, c) for names, c in self.terms if name in names]
+        return matching[0][1] if len(matching) == 1 and matching[0][0] == (name,) else 0
 
     def replaced(self, by: Mapping[str, Any]) -> Polynomial:
         """With polynomials, names or numbers for some of the names."""

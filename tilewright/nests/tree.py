@@ -87,12 +87,12 @@ class Buffer:
 
     @property
     def strides(self) -> tuple[int, ...]:
-        found, size = list[int](), 1
+        result, size = list[int](), 1
         for axis, n in reversed([*enumerate(self.shape)]):
             size += self.pad[1] if axis == self.pad[0] else 0
-            found.insert(0, size)
+            result.insert(0, size)
             size *= n
-        return tuple(found)
+        return tuple(result)
 
     @property
     def size(self) -> int:

@@ -124,10 +124,10 @@ class Online:
             {"attention": given.attend, "product": given.reduce, "rows": given.pick}[p.kind](p)
         for name, x in self.results.items():
             order = "".join(roles(self.targets[name]))
-            found = given.evaluated(x, "ic" if "c" in order else "i")
+            values = given.evaluated(x, "ic" if "c" in order else "i")
             out = given.cut(tensors.array(arrays[name], name, True), order)
             out = out.T if order == "ci" else out
-            out[...] = np.broadcast_to(found, out.shape if out.ndim > 1 else (*out.shape, 1)).reshape(out.shape)
+            out[...] = np.broadcast_to(values, out.shape if out.ndim > 1 else (*out.shape, 1)).reshape(out.shape)
 
 
 class _Given:
@@ -191,22 +191,22 @@ class _Given:
 
     def _function(self, x: Term, rest: Domain, shift: int, first: int) -> Callable[..., Any]:
         """x as a function of the score, position and key; -inf where one of `rest` is less than 0."""
-        whole = ("inside", rest, x, scores.LOW) if rest else x
+        value = ("inside", rest, x, scores.LOW) if rest else x
 
         def function(score: Any, i: Any, j: Any, head: Any, **beside: Any) -> Any:
             place = {"i": i - shift if shift else i, "j": j + first if first else j}
-            return _value(whole, lambda t: score if t == DOT else beside[_name(t)], self._number, place)
+            return _value(value, lambda t: score if t == DOT else beside[_name(t)], self._number, place)
         return function
 
     def _beside(self, x: Term, first: int = 0, last: int | None = None) -> dict[str, Any] | None:
         """The arrays that a term reads, by row and column."""
-        found = {}
+        arrays = {}
         for t in _leaves(x):
             own = self.found[t] if t[0] in scores.LEVELS else self._own(t[1], t[2])
             axes = "i" if t[0] in scores.LEVELS else t[2]
             y = own if axes == "ij" else own.T if axes == "ji" else own[:, None] if axes == "i" else own[None]
-            found[_name(t)] = y[:, first:last] if "j" in axes else y
-        return found or None
+            arrays[_name(t)] = y[:, first:last] if "j" in axes else y
+        return arrays or None
 
     def reduce(self, p: Pass) -> None:
         """Reductions of rows in the epilogue of the product."""
@@ -221,18 +221,18 @@ class _Given:
             def term(t: Term, d: Domain, identity: Term) -> Any:
                 return _value(("inside", d, t, identity) if d else t, lambda y: acc if y == DOT else beside[_name(y)],
                               self._number, {"i": own_i, "j": own_j})
-            found = []
+            results = []
             for node in p.nodes:
                 kind, d, x = node[:3]
                 if kind in ("largest", "smallest", "first"):
                     level = node[3] if kind == "first" else kind
                     x = term(x, d, scores.LOW if level == "largest" else scores.HIGH)
-                    found.append((FIRSTS if kind == "first" else EXTREMES)[level](x))
+                    results.append((FIRSTS if kind == "first" else EXTREMES)[level](x))
                 else:
                     f = ("mul", node[3], node[4])
                     f = f if kind == "sum" else ("mul", ("exp", ("sub", x, *_logs(node))), f)
-                    found.append(row_sum(term(f, d, ZERO)))
-            return tuple(found)
+                    results.append(row_sum(term(f, d, ZERO)))
+            return tuple(results)
         result = matmul(q, k.T, epilogue=epilogue, operands=operands)
         self.found |= zip(p.nodes, result if isinstance(result, tuple) else (result,))
 
@@ -243,12 +243,12 @@ class _Given:
         assert label is not None
         q, k = (tensors.array(x, e.array) for x, e in zip((self.q, self.k), self.of.dot))
         at = self._own(label[1], "i")
-        whole = np.clip(at, 0, self.keys - 1).astype(np.int64)
-        there = whole == at
-        place = {"i": np.arange(self.queries), "j": whole}
+        rows = np.clip(at, 0, self.keys - 1).astype(np.int64)
+        there = rows == at
+        place = {"i": np.arange(self.queries), "j": rows}
         for constant, factors in node[1]:
             there &= constant + sum(c * place[i] for i, c in factors) >= 0
-        dots = np.einsum("id,id->i", q.astype(np.float64), k[whole].astype(np.float64))
+        dots = np.einsum("id,id->i", q.astype(np.float64), k[rows].astype(np.float64))
         wide = "c" in scores.indices(node[4])
 
         def leaf(t: Term) -> Any:
@@ -327,7 +327,7 @@ def _passes(nodes: list[Term]) -> list[Pass]:
     for node in wanted:                 # which grows
         wanted += [x for x in (*_logs(node), *(y for part in _terms(node) for y in scores.levels(part)))
                    if x not in wanted]
-    done, found = set[Term](), list[Pass]()
+    done, passes = set[Term](), list[Pass]()
     while left := [x for x in wanted if x not in done]:
         ready = [x for x in left if all(y in done for y in (*_logs(x), *(
             z for part in _terms(x) for z in scores.levels(part))))]
@@ -335,13 +335,13 @@ def _passes(nodes: list[Term]) -> list[Pass]:
         rows = [x for x in ready if x[0] == "sum" and scores.picks(x[3])]
         if own:
             together = tuple(x for x in own if x[1:3] == own[0][1:3])
-            found.append(Pass("attention", together))
+            passes.append(Pass("attention", together))
         elif rows:
-            found.append(Pass("rows", (rows[0],)))
+            passes.append(Pass("rows", (rows[0],)))
         else:
-            found.append(Pass("product", tuple(ready)))
-        done |= {*found[-1].nodes}
-    return found
+            passes.append(Pass("product", tuple(ready)))
+        done |= {*passes[-1].nodes}
+    return passes
 
 
 def _leaves(x: Term) -> list[Term]:

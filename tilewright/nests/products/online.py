@@ -302,16 +302,16 @@ class _Reader:
             refuse(r.line, f"{name} is read before it is computed")
         if e.scalar or any(x.constant or list(x.factors.values()) != [1] for x in e.subscripts):
             refuse(r.line, f"{name} is not used by row and column of the scores")
-        found = "".join(next(iter(x.factors)) for x in e.subscripts)
-        if not set(found) <= set("ijc"):
+        indices = "".join(next(iter(x.factors)) for x in e.subscripts)
+        if not set(indices) <= set("ijc"):
             refuse(r.line, f"{name} is not used by row and column of the scores")
-        return ("load", name, found)
+        return ("load", name, indices)
 
 
 def _all_levels(x: Term) -> list[Term]:
     """The reductions in a term, and those in their terms."""
-    found = scores.levels(x)
-    return [*found, *(z for y in found for part in y[2:] if isinstance(part, tuple) for z in _all_levels(part))]
+    levels = scores.levels(x)
+    return [*levels, *(z for y in levels for part in y[2:] if isinstance(part, tuple) for z in _all_levels(part))]
 
 
 def fused(nest: LoopNest, sizes: Mapping[str, int], temporary: Sequence[str]) -> Online | str:

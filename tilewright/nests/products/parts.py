@@ -25,15 +25,15 @@ class Part:
 
 def parts(nest: LoopNest, sizes: Mapping[str, int], overlap: Overlap) -> list[Part]:
     """The statements of given sizes in parts, which can run one after the other."""
-    done, found = list[Part](), list[Rounds]()
+    done, pending = list[Part](), list[Rounds]()
     for group in _outermost(nest):
         try:
-            found += rounds(replace(nest, statements=group), sizes)
+            pending += rounds(replace(nest, statements=group), sizes)
         except Refused as refusal:
-            done += [*_apart(_chains(found, overlap, nest), overlap), Part(
+            done += [*_apart(_chains(pending, overlap, nest), overlap), Part(
                 [], None, f"{refusal.line}: {refusal.reason}", {x.index for s in group for x in s.loops}, group)]
-            found = []
-    done += _apart(_chains(found, overlap, nest), overlap)
+            pending = []
+    done += _apart(_chains(pending, overlap, nest), overlap)
     place = {id(s): n for n, s in enumerate(nest.statements)}
     for part in done:
         sources = part.sources or [s.source for s in part.statements if s.source is not None]

@@ -58,9 +58,9 @@ def boxes(c: Contraction, shapes: Mapping[str, Sequence[int]], block: int = BLOC
     target = next((e for e, _ in c.results), None)
     assert target is not None
     values = [v for _, v in c.results]
-    whole = Rounds(c.extents, c.conditions, target, c.reduce, ("all", *(("load", e) for e in c.operands), *(
+    complete = Rounds(c.extents, c.conditions, target, c.reduce, ("all", *(("load", e) for e in c.operands), *(
         ("load", e) for e, _ in c.results), *values), c.line, frozenset())
-    return [_box(c, r, shapes) for r in _cut(whole, c, block)]
+    return [_box(c, r, shapes) for r in _cut(complete, c, block)]
 
 
 def _cut(r: Rounds, c: Contraction, block: int) -> list[Rounds]:
@@ -72,12 +72,12 @@ def _cut(r: Rounds, c: Contraction, block: int) -> list[Rounds]:
     i = max(counts, key=lambda i: (counts[i], r.extents[i]))
     if r.extents[i] < 2 * block or _inside_arrays(c, r):
         return [r]
-    found = []
+    pieces = []
     for first in range(0, r.extents[i], block):
         part = _bounded(restricted(r, i, first, min(block, r.extents[i] - first)), c.outs)
         if all(part.extents[j] > 0 for j in c.outs):
-            found.append(part)
-    return found
+            pieces.append(part)
+    return pieces
 
 
 def _inside_arrays(c: Contraction, r: Rounds) -> bool:
@@ -178,11 +178,11 @@ Groups = Sequence[Sequence[str]]
 def strides(e: Element, array: Any) -> dict[str, int]:
     """Elements from one round of each index to the next."""
     steps = element_strides(array)
-    found = dict[str, int]()
+    strides_of = dict[str, int]()
     for x, step in zip(e.subscripts, steps, strict=True):
         for i, c in x.factors.items():
-            found[i] = found.get(i, 0) + c * step
-    return found
+            strides_of[i] = strides_of.get(i, 0) + c * step
+    return strides_of
 
 
 def element_strides(array: Any) -> list[int]:
@@ -208,8 +208,8 @@ class Look:
             len(x.factors) for x in e.subscripts)
         if self.plain:
             self.index = tuple([_slice(x, extents) for x in e.subscripts])
-            whole = [x.factors for x in e.subscripts if x.factors]
-            order = [next(iter(x)) for x in whole]
+            factors = [x.factors for x in e.subscripts if x.factors]
+            order = [next(iter(x)) for x in factors]
             self.permutation = [order.index(i) for i in own]
             self.whole = all(isinstance(s, slice) and (s.start, s.stop, s.step) == (0, n, 1)
                              for s, n in zip(self.index, array.shape, strict=True))

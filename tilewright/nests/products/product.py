@@ -108,7 +108,7 @@ class Product:
             return
         (element, value), = self.results
         parts = [value[1], value[2]] if value[0] in ("add", "sub") else [value]
-        found: dict[bool, Term] = {}
+        coefficients: dict[bool, Term] = {}
         for n, part in enumerate(parts):
             own = [x for x in factors_of(part) if not is_number(x) or x == ACC]
             if len(own) != 1 or (own[0] != ACC and (own[0][0] != "load" or own[0][1].key != element.key)):
@@ -116,12 +116,12 @@ class Product:
             number = multiplied([x for x in factors_of(part) if x is not own[0]])
             if value[0] == "sub" and n:
                 number = multiplied([("number", -1), number])
-            if (own[0] == ACC) in found:
+            if (own[0] == ACC) in coefficients:
                 return
-            found[own[0] == ACC] = number
-        if True in found:
-            self.alpha = multiplied([self.alpha, found[True]])
-            self.beta = found.get(False)
+            coefficients[own[0] == ACC] = number
+        if True in coefficients:
+            self.alpha = multiplied([self.alpha, coefficients[True]])
+            self.beta = coefficients.get(False)
             self.results = [(element, ACC)]
 
     @property
@@ -138,7 +138,7 @@ class Product:
         a, b = self.elements
         if strides_of := [strides(e, arrays[e.array]) for e, _ in self.results]:
             out = strides_of[0]
-        found = {"batch": [i for i in self.c.outs if i in a.indices and i in b.indices],
+        labels = {"batch": [i for i in self.c.outs if i in a.indices and i in b.indices],
                  "m": [i for i in self.c.outs if i not in b.indices],
                  "n": [i for i in self.c.outs if i not in a.indices],
                  "k": list(self.sums)}
@@ -147,20 +147,20 @@ class Product:
                 refuse(self.c.line, "a semiring over indices that one array alone has")
             return None
         for name in ("batch", "m", "n"):
-            found[name].sort(key=lambda i: -abs(out.get(i, 0)))
-        if found["m"] and found["n"] and abs(out[found["m"][-1]]) == 1 != abs(out[found["n"][-1]]):
+            labels[name].sort(key=lambda i: -abs(out.get(i, 0)))
+        if labels["m"] and labels["n"] and abs(out[labels["m"][-1]]) == 1 != abs(out[labels["n"][-1]]):
             self._exchanged()                           # the result's rows are contiguous
             a, b = self.elements
-            found["m"], found["n"] = found["n"], found["m"]
+            labels["m"], labels["n"] = labels["n"], labels["m"]
         by_a = strides(a, self.operands[0])
-        found["k"].sort(key=lambda i: -abs(by_a.get(i, 0)))
+        labels["k"].sort(key=lambda i: -abs(by_a.get(i, 0)))
         every = [*(strides(e, x) for e, x in zip(self.elements, self.operands)), *strides_of,
                  *(strides(e, arrays[e.array]) for e in self._others())]
-        joined = {name: self._merged(indices, every) for name, indices in found.items()}
+        joined = {name: self._merged(indices, every) for name, indices in labels.items()}
         plain = all(len(joined[name]) <= 1 for name in ("m", "n", "k"))
         if not plain and self.c.factors is not None:
             return None
-        return found
+        return labels
 
     def _merged(self, indices: list[str], every: list[dict[str, int]]) -> list[list[str]]:
         """Neighbouring indices that all arrays walk like one, as groups."""
@@ -272,7 +272,7 @@ class Product:
         rooms, where = list[Any](), None
         singles = [[i] for group in outs for i in group]
         apart = [Look(e, singles, self.extents, arrays[e.array]) for e, _ in self.results]
-        whole = [self.extents[i] for group in singles for i in group]
+        shape = [self.extents[i] for group in singles for i in group]
         if self.box.mask or any(not overlap(look(arrays[x]), arrays[x]) for look, x in zip(looks, names)
                                 if isinstance(arrays[x], np.ndarray) or hasattr(arrays[x], "untyped_storage")):
             where = mask(self.box.mask, [i for i, in singles], self.extents, arrays[names[0]])
@@ -282,7 +282,7 @@ class Product:
             views = rooms or [look(now[x]) for look, x in zip(looks, names)]
             multiply(out=tuple(views) if len(views) > 1 else views[0])
             for room, look, x in zip(rooms, apart, names):
-                put(look(now[x]), room.reshape(whole), where)
+                put(look(now[x]), room.reshape(shape), where)
         return store
 
     # ---- scattered axes

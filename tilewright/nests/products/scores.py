@@ -97,8 +97,8 @@ def operation(name: str, *xs: Term) -> Term:
         d = ordered(xs[0])
         return ("where", *xs) if d is None else inside(d, xs[1], xs[2])
     if name == "ne" and xs[1] == ("number", 0) and xs[0][0] == "where" and xs[0][2:] == (("number", 1), ("number", 0)):
-        found: Term = xs[0][1]
-        return found
+        term: Term = xs[0][1]
+        return term
     if all(x[0] == "number" for x in xs) and not (name == "div" and not xs[1][1]):
         with np.errstate(all="ignore"):
             value = apply(name, *[x[1] for x in xs])
@@ -182,11 +182,11 @@ def levels(t: Term) -> list[Term]:
 
 def added(t: Term) -> dict[Term, float]:
     """A term as a sum: terms and their factors, numbers as those of ONE."""
-    found = dict[Term, float]()
+    factors = dict[Term, float]()
 
     def take(x: Term, by: float) -> None:
         if x[0] == "number":
-            found[ONE] = found.get(ONE, 0.0) + by * x[1]
+            factors[ONE] = factors.get(ONE, 0.0) + by * x[1]
         elif x[0] in ("add", "sub"):
             take(x[1], by)
             take(x[2], by if x[0] == "add" else -by)
@@ -198,9 +198,9 @@ def added(t: Term) -> dict[Term, float]:
         elif x[0] == "div" and x[2][0] == "number" and x[2][1]:
             take(x[1], by / x[2][1])
         else:
-            found[x] = found.get(x, 0.0) + by
+            factors[x] = factors.get(x, 0.0) + by
     take(t, 1.0)
-    return {x: by for x, by in found.items() if by}
+    return {x: by for x, by in factors.items() if by}
 
 
 def rebuilt(parts: Mapping[Term, float]) -> Term:
@@ -275,19 +275,19 @@ def summed(d: Domain, t: Term) -> Term:
     if not (mentions(x, "dot") or mentions(f, "dot") or own_columns):
         raise Unfit("what is summed has no scores in it")
     outer = product(rows) if not level else product([*rows, (("exp", rebuilt(level)), 1)])
-    whole: Term = ("sum", d, x, f, h)
-    return whole if outer == ONE else ("mul", outer, whole)
+    total: Term = ("sum", d, x, f, h)
+    return total if outer == ONE else ("mul", outer, total)
 
 
 def _without_choices(t: Term) -> list[tuple[Term, int]]:
     """A product's factors, where(condition, x, 0) as where(condition, 1, 0) and x."""
-    found = list[tuple[Term, int]]()
+    factors = list[tuple[Term, int]]()
     for x, power in multiplied(t):
         if x[0] == "where" and x[3] == ZERO and x[2] != ONE and power > 0:
-            found += [(("where", x[1], ONE, ZERO), power), *_without_choices(x[2])]
+            factors += [(("where", x[1], ONE, ZERO), power), *_without_choices(x[2])]
         else:
-            found.append((x, power))
-    return found
+            factors.append((x, power))
+    return factors
 
 
 def picks(x: Term) -> Term | None:

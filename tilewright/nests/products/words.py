@@ -126,7 +126,7 @@ def _factored(t: Term) -> tuple[dict[Term, float], list[tuple[Term, int]]]:
 
 def _sum(t: Term) -> dict[Term, float]:
     """`added`, with logarithms of products as sums."""
-    found = dict[Term, float]()
+    counts = dict[Term, float]()
     for x, by in added(t).items():
         parts: Mapping[Term, float] = {x: 1.0}
         if x[0] == "log":
@@ -137,5 +137,5 @@ def _sum(t: Term) -> dict[Term, float]:
             inner = lowered(x)
             parts = added(inner) if inner != x else parts
         for y, times in parts.items():
-            found[y] = found.get(y, 0.0) + by * times
-    return {x: by for x, by in found.items() if by}
+            counts[y] = counts.get(y, 0.0) + by * times
+    return {x: by for x, by in counts.items() if by}

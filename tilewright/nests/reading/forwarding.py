@@ -213,7 +213,7 @@ class _Buffer:
 
     def _parts(self, p: Polynomial, own: set[str], line: Line) -> dict[tuple[str, ...], Polynomial]:
         """A polynomial as a sum of (product of names that all threads share) * (polynomial of the threads' own)."""
-        found: dict[tuple[str, ...], Polynomial] = {}
+        parts: dict[tuple[str, ...], Polynomial] = {}
         for names, c in p.terms:
             of = {name: names_below(polynomial(name), self.operations.quotients) for name in names}
             for name, below in of.items():
@@ -221,8 +221,8 @@ class _Buffer:
                     refuse(line, f"{name} is no sum of loop indices and sizes with whole coefficients")
             shared = tuple([name for name in names if not of[name] & own])
             rest = tuple([name for name in names if of[name] & own])
-            found[shared] = found.get(shared, Polynomial(())) + Polynomial([(rest, c)])
-        return found
+            parts[shared] = parts.get(shared, Polynomial(())) + Polynomial([(rest, c)])
+        return parts
 
     def _held(self, s: Statement) -> None:
         """Refused, if the buffer's format rounds what is stored there."""
@@ -269,7 +269,7 @@ class _Buffer:
         if count and (at.min() < 0 or at.max() >= self.memory.size or rows.min() < 0):
             refuse(s.line, f"{self.name} is read at elements that nothing was stored to since the barrier before")
         matrix = np.stack([np.ones(count, int), *(points[name] for name in names)], axis=1)
-        found = []
+        fits = []
         for table in self.tables:
             total = Polynomial(())
             for unit, numbers in table.items():
@@ -280,9 +280,9 @@ class _Buffer:
                            "with whole coefficients")
                 fit = sum((polynomial(name) * int(c) for name, c in zip(names, solved[1:])), polynomial(int(solved[0])))
                 total = total + fit * Polynomial([(unit, 1)])
-            found.append(total)
-        self.fits[key] = found
-        return found
+            fits.append(total)
+        self.fits[key] = fits
+        return fits
 
 
 def _operations(term: Term) -> list[str]:

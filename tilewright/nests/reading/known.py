@@ -80,8 +80,8 @@ def holds(t: Type, source: Type) -> bool:
 
 def order(conditions: Iterable[Polynomial], choices: Iterable[Number] = ()) -> Order:
     """A condition without parts that always hold; NEVER, if one never does."""
-    found = tuple(dict.fromkeys(c for c in conditions if c.constant is None or c.constant < 0))
-    return NEVER if any(c.constant is not None for c in found) else Order(found, tuple(choices))
+    unproved = tuple(dict.fromkeys(c for c in conditions if c.constant is None or c.constant < 0))
+    return NEVER if any(c.constant is not None for c in unproved) else Order(unproved, tuple(choices))
 
 
 def condition(c: Polynomial) -> Term:
@@ -163,7 +163,7 @@ class Operations:
         return self._computed(name, t, [x])
 
     def _one(self, name: str, t: Any, source: Any, xs: list[Any]) -> Any:
-        whole = all(isinstance(x, Polynomial) for x in xs)
+        integral = all(isinstance(x, Polynomial) for x in xs)
         if name == "offset":
             if not isinstance(xs[0], Address) or not isinstance(xs[1], Polynomial):
                 self.refuse("this address is no sum of loop indices and sizes with whole coefficients")
@@ -178,7 +178,7 @@ class Operations:
             return self._compared(name, *xs)
         if name in LOGICAL and t.bits == 1:
             return self._logical(name, *xs)
-        if whole and name in ("div", "rem", "shl", "shr", "and"):
+        if integral and name in ("div", "rem", "shl", "shr", "and"):
             return self._divided(name, *xs)
         if name in ("add", "sub") and any(isinstance(x, Extreme) for x in xs):
             x, y = xs
@@ -186,7 +186,7 @@ class Operations:
                 return x.plus(y, 1 if name == "add" else -1)
             if isinstance(x, Polynomial) and isinstance(y, Extreme) and name == "add":
                 return y.plus(x)
-        if whole and name in ("add", "sub", "mul"):
+        if integral and name in ("add", "sub", "mul"):
             x, y = xs
             return x + y if name == "add" else x - y if name == "sub" else x * y
         return self._computed(name, t, xs)
@@ -271,9 +271,9 @@ class Operations:
         if x == y or c == Order() or c == NEVER:
             return y if c == NEVER else x
         if isinstance(x, (Polynomial, Extreme)) and isinstance(y, (Polynomial, Extreme)) and not c.choices:
-            found = self._extreme(c, x, y)
-            if found is not None:
-                return found
+            extreme = self._extreme(c, x, y)
+            if extreme is not None:
+                return extreme
         if isinstance(x, Order) or isinstance(y, Order):
             self.refuse("a choice between conditions is not taken")
         if isinstance(x, Address) or isinstance(y, Address):
@@ -321,18 +321,18 @@ class Operations:
         return self.quotient(x, n, name in ("rem", "and"))
 
     def quotient(self, x: Polynomial, n: int, remainder: bool) -> Polynomial:
-        whole, rest = (Polynomial([(names, part) for names, c in x.terms if (part := divmod(c, n)[which])])
+        floor, rest = (Polynomial([(names, part) for names, c in x.terms if (part := divmod(c, n)[which])])
                        for which in (0, 1))
         most: int | None = 0
         for names, c in rest.terms:
             most = None if most is None or any(name not in self.ranges for name in names) else (
                 most + c * int(np.prod([self.ranges[name] - 1 for name in names], dtype=int)))
         if most is not None and most < n:
-            return rest if remainder else whole
+            return rest if remainder else floor
         of = str(rest) if len(rest.terms) == 1 else f"({rest})"
         name = f"({of} {'%' if remainder else '//'} {n})"
         self.quotients[name] = Quotient(remainder, rest, n)
-        return polynomial(name) if remainder else whole + name
+        return polynomial(name) if remainder else floor + name
 
 
 def resolved(p: Polynomial, values: Mapping[str, Any], quotients: Mapping[str, Quotient]) -> Any:
@@ -352,21 +352,21 @@ def resolved(p: Polynomial, values: Mapping[str, Any], quotients: Mapping[str, Q
 
 def names_below(p: Polynomial, quotients: Mapping[str, Quotient]) -> set[str]:
     """The names of a polynomial, those that its quotients are of instead of them."""
-    found: set[str] = set()
+    names: set[str] = set()
     for name in p.names:
-        found |= names_below(quotients[name].dividend, quotients) if name in quotients else {name}
-    return found
+        names |= names_below(quotients[name].dividend, quotients) if name in quotients else {name}
+    return names
 
 
 def places(term: Term) -> list[Polynomial]:
     """The subscripts and indices of a term, from left to right."""
-    found: list[Polynomial] = []
+    positions: list[Polynomial] = []
 
     def leaf(x: Term) -> Term:
-        found.extend(x[1].subscripts if x[0] == "load" else [x[1]] if x[0] == "index" else [])
+        positions.extend(x[1].subscripts if x[0] == "load" else [x[1]] if x[0] == "index" else [])
         return x
     mapped(term, leaf)
-    return found
+    return positions
 
 
 def with_places(term: Term, left: Iterable[Polynomial]) -> Term:

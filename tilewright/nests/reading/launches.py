@@ -19,20 +19,20 @@ Shapes = dict[str, tuple[int, ...]]
 def smaller(function: Function, grid: int | Sequence[int], shapes: Mapping[str, Sequence[int]], sizes: Mapping[str, int]
             ) -> Iterator[tuple[LoopNest, Shapes, dict[str, int]]]:
     """(the nest of fewer CTAs, shapes and sizes for it), the fewest first, where loops stay inside of their arrays."""
-    whole = whole_grid(grid)
-    common = gcd(*[n for n in whole if n > 1])
-    most = max(whole) if common else max(sizes.values(), default=1)
+    extents = whole_grid(grid)
+    common = gcd(*[n for n in extents if n > 1])
+    most = max(extents) if common else max(sizes.values(), default=1)
     by = {d for d in range(1, common + 1) if common % d == 0} | {1 << n for n in range(most.bit_length())}
     for d in sorted(by, reverse=True):
-        ctas = tuple([-(-n // d) for n in whole])
+        ctas = tuple([-(-n // d) for n in extents])
         numbers = {name: -(-n // d) for name, n in sizes.items()}
-        found = nest(function, ctas)
+        small = nest(function, ctas)
         for power in (2, 1, 0):             # matrices in memory have two axes that become smaller
             new = {name: tuple([max(n // d**power, 1) for n in shape]) for name, shape in shapes.items()}
             try:
-                check(found, numbers, new)
-                if 0 < sum(prod(r.extents.values()) for r in rounds(found, numbers)) <= MOST:
-                    yield found, new, numbers
+                check(small, numbers, new)
+                if 0 < sum(prod(r.extents.values()) for r in rounds(small, numbers)) <= MOST:
+                    yield small, new, numbers
             except Refused:
                 continue
             break

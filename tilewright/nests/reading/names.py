@@ -37,12 +37,12 @@ def definition(function: Any) -> Any:
     if hasattr(function, "__wrapped__"):
         refuse(line, f"{name} is what a decorator has made: the loops are decorated first")
     try:
-        found = ast.parse(textwrap.dedent(inspect.getsource(function))).body
+        body = ast.parse(textwrap.dedent(inspect.getsource(function))).body
     except (OSError, SyntaxError):
         refuse(line, f"the source of {name} is not to be had")
-    if len(found) != 1 or not isinstance(found[0], ast.FunctionDef) or found[0].name != name:
+    if len(body) != 1 or not isinstance(body[0], ast.FunctionDef) or body[0].name != name:
         refuse(line, f"{name} is not written as a `def` of its own")
-    return found[0]
+    return body[0]
 
 
 class Unknown(LookupError):
@@ -54,17 +54,17 @@ def meaning(function: FunctionType, n: Any) -> Any:
     match n:
         case ast.Name(x):
             if x in function.__code__.co_freevars:
-                found = _cell(function, function.__code__.co_freevars.index(x))
-                if found is not Unknown:
-                    return found
+                value = _cell(function, function.__code__.co_freevars.index(x))
+                if value is not Unknown:
+                    return value
                 raise Unknown(x)
             for space in (function.__globals__, vars(builtins)):
                 if x in space:
                     return space[x]
         case ast.Attribute(base, x):
-            found = meaning(function, base)
-            if isinstance(found, ModuleType) and hasattr(found, x):
-                return getattr(found, x)
+            value = meaning(function, base)
+            if isinstance(value, ModuleType) and hasattr(value, x):
+                return getattr(value, x)
     raise Unknown(ast.unparse(n))
 
 
@@ -79,9 +79,9 @@ def _cell(function: FunctionType, n: int) -> Any:
 def outside(function: FunctionType) -> tuple[Any, ...]:
     """Equal as long as the numbers and the functions that the source names are the same."""
     code, space = function.__code__, function.__globals__
-    found = [space.get(x) for x in code.co_names] + [_cell(function, n) for n in range(len(code.co_freevars))]
+    values = [space.get(x) for x in code.co_names] + [_cell(function, n) for n in range(len(code.co_freevars))]
     return tuple([(type(x), x) if isinstance(x, (int, float)) else x if callable(x) and isinstance(x, Hashable)
-                  else None for x in found])
+                  else None for x in values])
 
 
 def called(function: FunctionType, n: Any) -> str | None:

@@ -62,29 +62,29 @@ def inlined(statements: Sequence[Statement], scalars: Mapping[str, Type], elemen
             ) -> list[Statement]:
     """With the values of scalars where they are used, if that is in the same loops and nothing that they are made of
     is written in between."""
-    found: list[Statement | None] = list(statements)
+    kept: list[Statement | None] = list(statements)
     users: dict[str, list[int]] = {}
     for n, s in enumerate(statements):
         for name in {s.target.array, *(a.array for a in leaves(s.value))} & scalars.keys():
             users.setdefault(name, []).append(n)
-    for n in range(len(found)):
-        first = found[n]
+    for n in range(len(kept)):
+        first = kept[n]
         name = first.target.array if first is not None else ""
         later = [x for x in users.get(name, ()) if x > n]
         if first is None or first.reduce or not later or any(a.array == name for a in leaves(first.value)):
             continue
-        second, reads = found[later[0]], {a.array for a in leaves(first.value)}
-        between = {s.target.array for s in found[n + 1:later[0]] if s is not None}
+        second, reads = kept[later[0]], {a.array for a in leaves(first.value)}
+        between = {s.target.array for s in kept[n + 1:later[0]] if s is not None}
         if second is None or first.loops != second.loops or reads & between:
             continue
         alone = len(users[name]) == 2
         together = _together(first, second, alone)
         if together is not None and _same_format(first, second, together, scalars[name], elements):
-            found[n], found[later[0]] = None, together
+            kept[n], kept[later[0]] = None, together
             users[name].remove(n)
             for other in reads & users.keys():
                 users[other] = sorted({later[0], *users[other]} - {n})
-    return [s for s in found if s is not None]
+    return [s for s in kept if s is not None]
 
 
 def _together(first: Statement, second: Statement, alone: bool) -> Statement | None:
@@ -229,12 +229,12 @@ class _Kernel(State):
                     name = names[0] if len(inner.dividend.terms) == len(names) == 1 else ""
                 if name in extents and by % c == 0:
                     wanted.setdefault(name, set()).add(by // c)
-        found: dict[str, list[int]] = {}
+        moduli: dict[str, list[int]] = {}
         for name, divisors in wanted.items():
             for by in sorted(divisors):
-                if extents[name] % by == 0 and 1 < by < extents[name] and by % found.get(name, [1])[-1] == 0:
-                    found.setdefault(name, []).append(by)
-        return found
+                if extents[name] % by == 0 and 1 < by < extents[name] and by % moduli.get(name, [1])[-1] == 0:
+                    moduli.setdefault(name, []).append(by)
+        return moduli
 
     # ---- nodes
 
@@ -354,13 +354,13 @@ class _Kernel(State):
 
     def _private(self, body: list) -> list[int]:
         """Registers that nothing outside of this branch uses, and that it sets before it uses them."""
-        found, first = Counter[int](), dict[int, Any]()
+        counts, first = Counter[int](), dict[int, Any]()
         for x in self.function.walk(body):
             if isinstance(x, (Read, Write)):
-                found[id(x.register)] += 1
+                counts[id(x.register)] += 1
                 first.setdefault(id(x.register), x)
         direct = {id(x) for x in body if isinstance(x, Write)}
-        return [x for x, n in found.items() if n == self.uses[x] and id(first[x]) in direct]
+        return [x for x, n in counts.items() if n == self.uses[x] and id(first[x]) in direct]
 
 
 def _polynomials(s: Statement) -> list[Polynomial]:

@@ -33,17 +33,17 @@ def unmasked(statements: Sequence[Statement], scalars: Mapping[str, Type]) -> li
     for n, s in enumerate(statements):
         for name in _scalars(s, scalars):
             users.setdefault(name, []).append(n)
-    found = list(statements)
+    result = list(statements)
     for name, of in users.items():
-        common = _of_uses(name, [found[n] for n in of])
+        common = _of_uses(name, [result[n] for n in of])
         for n in of if common else ():
-            found[n] = found[n]._replace(conditions=(*common, *[c for c in found[n].conditions if c not in common]))
-    for n, s in enumerate(found):
+            result[n] = result[n]._replace(conditions=(*common, *[c for c in result[n].conditions if c not in common]))
+    for n, s in enumerate(result):
         if s.reduce == "add":
             more = [c for c in dict.fromkeys(_masks(s.value)) if c not in s.conditions and _zero(s.value, c)]
             s = s._replace(conditions=(*s.conditions, *more))
-        found[n] = s._replace(value=_under(s.value, frozenset(s.conditions))) if s.conditions else s
-    return found
+        result[n] = s._replace(value=_under(s.value, frozenset(s.conditions))) if s.conditions else s
+    return result
 
 
 def _of_uses(name: str, users: Sequence[Statement]) -> list[Polynomial]:
@@ -109,14 +109,14 @@ def rerolled(statements: Sequence[Statement], scalars: dict[str, Type], fresh: F
         if parts is not None:
             rolled = _together([_adjacent(part, fresh) for part in parts], scalars, fresh, depth)
             flat = rolled if len(rolled) < len(flat) else flat
-    found, n = list[Statement](), 0
+    result, n = list[Statement](), 0
     while n < len(flat):                        # deeper, where statements share one more loop
         end = n + 1
         while end < len(flat) and _one_loop([flat[n], flat[end]], depth):
             end += 1
-        found += rerolled(flat[n:end], scalars, fresh, depth + 1) if end > n + 1 else flat[n:end]
+        result += rerolled(flat[n:end], scalars, fresh, depth + 1) if end > n + 1 else flat[n:end]
         n = end
-    return found
+    return result
 
 
 def _one_loop(statements: Sequence[Statement], depth: int) -> bool:
@@ -161,22 +161,22 @@ def _parts(statements: Sequence[Statement], scalars: dict[str, Type], depth: int
 
 def _adjacent(statements: Sequence[Statement], fresh: Fresh) -> list[Statement]:
     """Statements side by side that differ by multiples of counters, as loops: in the same order."""
-    found, n = list[Statement](), 0
+    result, n = list[Statement](), 0
     while n < len(statements):
         s, first, end = statements[n], _shape(statements[n]), n + 1
         while end < len(statements) and statements[end].loops == s.loops and _shape(statements[end]) == first:
             end += 1
         keys = [_key(x) for x in statements[n:end]]
         key, loops, count = _rolled(keys, s, fresh)
-        found.append(_with_key(s, key)._replace(loops=(*s.loops, *loops)) if loops else s)
+        result.append(_with_key(s, key)._replace(loops=(*s.loops, *loops)) if loops else s)
         n += count
-    return found
+    return result
 
 
 def _together(parts: list[list[Statement]], scalars: dict[str, Type], fresh: Fresh, depth: int) -> list[Statement]:
     """Parts one after the other, as loops around one of them where they differ by multiples of counters."""
     normal = [_normal(part, scalars, depth) for part in parts]
-    found, n, seen = list[Statement](), 0, set[str]()
+    result, n, seen = list[Statement](), 0, set[str]()
     while n < len(parts):
         part, end = parts[n], n + 1
         while end < len(parts) and normal[end][0] == normal[n][0]:
@@ -188,9 +188,9 @@ def _together(parts: list[list[Statement]], scalars: dict[str, Type], fresh: Fre
         indices = {x.index for s in part for x in s.loops[depth:]}
         part = _renamed(part, fresh, depth) if indices & seen else part
         seen |= indices
-        found += part
+        result += part
         n += count
-    return found
+    return result
 
 
 def _private(part: Sequence[Statement], scalars: dict[str, Type]) -> bool:
@@ -235,19 +235,19 @@ def _denormalised(part: Sequence[Statement], key: Key, new: tuple[Loop, ...], de
         for x in s.loops[depth:]:
             if x.index not in indices.values():
                 indices[f"%i{len(indices)}"] = x.index
-    left, found = iter([p.replaced(indices) for p in key]), []
+    left, result = iter([p.replaced(indices) for p in key]), []
     for s in part:
         loops = [Loop(x.index, next(left), next(left), x.step, x.line, x.kind) for x in s.loops[depth:]]
         count = len(_key(s))
         changed = _with_key(s, tuple([next(left) for _ in range(count)]))
-        found.append(changed._replace(loops=(*s.loops[:depth], *new, *loops)))
-    return found
+        result.append(changed._replace(loops=(*s.loops[:depth], *new, *loops)))
+    return result
 
 
 def _renamed(part: Sequence[Statement], fresh: Fresh, depth: int) -> list[Statement]:
     """The part with loops of its own, since others with the same indices now stand elsewhere."""
     names: dict[str, Any] = {}
-    found = []
+    result = []
     for s in part:
         loops = list(s.loops)
         for n, x in enumerate(loops[depth:], depth):
@@ -255,8 +255,8 @@ def _renamed(part: Sequence[Statement], fresh: Fresh, depth: int) -> list[Statem
                 names[x.index] = fresh("i")
             loops[n] = Loop(names[x.index], x.start.replaced(names), x.stop.replaced(names), x.step, x.line, x.kind)
         key = tuple([p.replaced(names) for p in _key(s)])
-        found.append(_with_key(s, key)._replace(loops=tuple(loops)))
-    return found
+        result.append(_with_key(s, key)._replace(loops=tuple(loops)))
+    return result
 
 
 def _shape(s: Statement, names: dict[str, str] | None = None) -> Any:
@@ -289,11 +289,11 @@ def _counters(keys: list[Key], indices: set[str]) -> list[tuple[int, Key]]:
     if not steps or any(p.names & indices for p in steps[0]):
         return []
     rounds = 1 + next((n for n, step in enumerate(steps) if step != steps[0]), len(steps))
-    whole = 1               # so many times these rounds follow each other
-    while (whole + 1) * rounds <= len(keys) and all(
-            step == steps[0] for step in steps[whole * rounds:(whole + 1) * rounds - 1]):
-        whole += 1
-    return [*_counters(keys[:whole * rounds:rounds], indices), (rounds, steps[0])]
+    repeats = 1             # so many times these rounds follow each other
+    while (repeats + 1) * rounds <= len(keys) and all(
+            step == steps[0] for step in steps[repeats * rounds:(repeats + 1) * rounds - 1]):
+        repeats += 1
+    return [*_counters(keys[:repeats * rounds:rounds], indices), (rounds, steps[0])]
 
 
 def _rolled(keys: list[Key], s: Statement, fresh: Fresh) -> tuple[Key, tuple[Loop, ...], int]:

@@ -160,9 +160,9 @@ class _Source:
             return None
 
     def _number(self, n: Any) -> Term:
-        found = self._outside(n) if isinstance(n, ast.Name) or self._outside(n.value) in (math, np) else None
-        if isinstance(found, (int, float)) and not isinstance(found, bool):
-            return ("number", found)
+        number = self._outside(n) if isinstance(n, ast.Name) or self._outside(n.value) in (math, np) else None
+        if isinstance(number, (int, float)) and not isinstance(number, bool):
+            return ("number", number)
         return self.refuse(n, f"{ast.unparse(n)} is not known here")
 
     def _call(self, n: Any, name: str | None, args: list[Any]) -> Term:
@@ -190,12 +190,12 @@ class _Source:
     def _choice(self, test: Any) -> Term:
         """A condition of a choice, a term of kind bool."""
         if isinstance(test, ast.Compare) and all(type(op) in _ORDERS for op in test.ops):
-            found, x = list[Term](), self.value(test.left)
+            comparisons, x = list[Term](), self.value(test.left)
             for op, right in zip(test.ops, test.comparators):
                 (name, exchanged), y = _ORDERS[type(op)], self.value(right)
-                found.append((name, y, x) if exchanged else (name, x, y))
+                comparisons.append((name, y, x) if exchanged else (name, x, y))
                 x = y
-            return functools.reduce(lambda x, y: ("and", x, y), found)
+            return functools.reduce(lambda x, y: ("and", x, y), comparisons)
         if isinstance(test, ast.BoolOp):
             name = "and" if isinstance(test.op, ast.And) else "or"
             return functools.reduce(lambda x, y: (name, x, y), map(self._choice, test.values))
@@ -217,20 +217,20 @@ class _Source:
                 self.refuse(n, f"{n.id} is a parameter: what is assigned to it is lost")
             self.scalars.add(n.id)
             return Access(n.id, ())
-        whole, subscripts = n, list[Any]()
+        expression, subscripts = n, list[Any]()
         while isinstance(n, ast.Subscript):
             subscripts[:0] = n.slice.elts if isinstance(n.slice, ast.Tuple) else [n.slice]
             n = n.value
         p = self.parameters.get(n.id) if isinstance(n, ast.Name) else None
         if p is None or p.kind != "array":
-            self.refuse(whole, f"{ast.unparse(n)} is no array argument")
+            self.refuse(expression, f"{ast.unparse(n)} is no array argument")
         if len(subscripts) != p.axes:
-            self.refuse(whole, f"{p.name} has {p.axes} axes, and is given {len(subscripts)} subscripts")
-        found = [self.whole(x) for x in subscripts]
-        for axis, x in enumerate(found):
+            self.refuse(expression, f"{p.name} has {p.axes} axes, and is given {len(subscripts)} subscripts")
+        positions = [self.whole(x) for x in subscripts]
+        for axis, x in enumerate(positions):
             if x.constant is not None and x.constant < 0:           # as Python counts from the end
-                found[axis] = x + self._size(whole, p.name, axis)
-        return Access(p.name, tuple(found))
+                positions[axis] = x + self._size(expression, p.name, axis)
+        return Access(p.name, tuple(positions))
 
     # ---- statements
 
@@ -307,10 +307,10 @@ class _Source:
             return
         parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
         orders = [x for part in parts if (x := self._orders(part)) is not None]
-        found = [x for part in orders for x in part]
-        if len(orders) == len(parts) and (not otherwise or len(found) == 1):
-            self._block(inner, loops, (*conditions, *found), choices)
-            self._block(otherwise, loops, (*conditions, -found[0] - 1), choices)
+        conditions_below = [x for part in orders for x in part]
+        if len(orders) == len(parts) and (not otherwise or len(conditions_below) == 1):
+            self._block(inner, loops, (*conditions, *conditions_below), choices)
+            self._block(otherwise, loops, (*conditions, -conditions_below[0] - 1), choices)
             return
         choice = self._choice(test)
         under = [x for part in (*inner, *otherwise) for x in ast.walk(part)]
@@ -339,7 +339,7 @@ class _Source:
         """What is >= 0 where this chain of comparisons of indices and sizes holds; None for one of other values."""
         if not isinstance(test, ast.Compare):
             return None
-        found = []
+        differences = []
         for left, op, right in zip([test.left, *test.comparators], test.ops, test.comparators):
             xs = [self.value(left), self.value(right)]
             if any(x[0] != "index" and not (x[0] == "number" and isinstance(x[1], int)) for x in xs):
@@ -348,12 +348,12 @@ class _Source:
             if isinstance(op, (ast.Gt, ast.GtE)):
                 a, b = b, a
             if isinstance(op, ast.Eq):
-                found += [a - b, b - a]
+                differences += [a - b, b - a]
             elif isinstance(op, (ast.Lt, ast.LtE, ast.Gt, ast.GtE)):
-                found.append(b - a - (1 if isinstance(op, (ast.Lt, ast.Gt)) else 0))
+                differences.append(b - a - (1 if isinstance(op, (ast.Lt, ast.Gt)) else 0))
             else:
                 self.refuse(test, "indices are compared by < <= > >= or ==")
-        return found
+        return differences
 
     def _minimum(self, test: Any, inner: list[Any], otherwise: list[Any]) -> tuple[Access, Term] | None:
         """`if v < t: t = v` as t = fmin(t, v)."""
@@ -379,15 +379,15 @@ class _Source:
         for a in (a for term in read for a in leaves(term)):
             if not a.subscripts and a.array not in self.assigned:
                 self.refuse(n, f"{a.array} {_EMPTY}")
-        found = statement(loops, conditions, target, value, self.line(n))
+        added = statement(loops, conditions, target, value, self.line(n))
         for choice in choices:
-            if found.reduce == "add":
-                found = found._replace(value=("where", choice, found.value, ("number", 0)))
+            if added.reduce == "add":
+                added = added._replace(value=("where", choice, added.value, ("number", 0)))
             else:
                 own: Term = ("load", target)
-                new = (found.reduce, own, found.value) if found.reduce else found.value
-                found = found._replace(reduce="", value=("where", choice, new, own))
-        self.statements.append(found)
+                new = (added.reduce, own, added.value) if added.reduce else added.value
+                added = added._replace(reduce="", value=("where", choice, new, own))
+        self.statements.append(added)
         if not target.subscripts:
             self.assigned.add(target.array)
 

@@ -62,7 +62,7 @@ def _same(s: Spelling, nodes: Sequence[Any]) -> dict[int, Any] | None:
 
 @cache
 def _spellings(t: Type, gpu: bool, warp: int) -> tuple[Spelling, ...]:
-    found = []
+    spellings = []
     for name in NAMES:
         k = Kernel("spelling", threads=warp if gpu else None, warp=warp if gpu else 32, x=t)
         x, = k.args
@@ -72,5 +72,5 @@ def _spellings(t: Type, gpu: bool, warp: int) -> tuple[Spelling, ...]:
             continue
         nodes = tuple(k.function.body)
         if len(nodes) > 1 and all(isinstance(node, Op) for node in nodes) and nodes[-1].results[0].id == result.id:
-            found.append(Spelling(name, x.id, nodes))
-    return tuple(sorted(found, key=lambda s: -len(s.nodes)))
+            spellings.append(Spelling(name, x.id, nodes))
+    return tuple(sorted(spellings, key=lambda s: -len(s.nodes)))

@@ -47,12 +47,12 @@ class State:
 
     def fresh(self, name: str) -> str:
         """A name that nothing else has."""
-        number, found = 0, name
-        while found in self.taken:
+        number, candidate = 0, name
+        while candidate in self.taken:
             number += 1
-            found = f"{name}{number}"
-        self.taken.add(found)
-        return found
+            candidate = f"{name}{number}"
+        self.taken.add(candidate)
+        return candidate
 
     # ---- values
 
@@ -120,10 +120,10 @@ class State:
         return [f"{name}.{e}" for e in range(t.length)]
 
     def read(self, register: Any, line: Line) -> Any:
-        found = [self._value(name, register) for name in self._registers(register)]
-        if any(x is None for x in found):
+        values = [self._value(name, register) for name in self._registers(register)]
+        if any(x is None for x in values):
             refuse(line, "an address in a register is not known here")
-        return found[0] if isinstance(register.type, Pointer) or register.type.length == 1 else found
+        return values[0] if isinstance(register.type, Pointer) or register.type.length == 1 else values
 
     def _value(self, name: str, register: Any) -> Any:
         """What a register holds: what was copied into it, if that has not changed since."""
@@ -169,14 +169,14 @@ class State:
 
     def load(self, n: Load) -> Any:
         t = n.result.type
-        found: list[Any] = [self._element(a) for a in self._accesses(n.pointer, n.line, t)]
+        elements: list[Any] = [self._element(a) for a in self._accesses(n.pointer, n.line, t)]
         masks = [None] * t.length if n.mask is None else self.get(n.mask, n.line)
         self.operations.line = n.line
         for e, mask in enumerate(masks if isinstance(masks, list) else [masks] * t.length):
             if mask is not None and mask != Order():
                 term = self.operations.number(mask)
-                found[e] = Number(("where", term.term, found[e].term, ("number", 0)), term.formats)
-        return found if t.length > 1 else found[0]
+                elements[e] = Number(("where", term.term, elements[e].term, ("number", 0)), term.formats)
+        return elements if t.length > 1 else elements[0]
 
     def store(self, n: Store, around: Around) -> None:
         t, value = n.value.type, self.get(n.value, n.line)
@@ -199,7 +199,7 @@ class State:
             refuse(line, "a condition is kept in a register or in memory")
         if number.rounded not in (None, t):
             self.operations.operand(number)
-        found = statement(around.loops, around.conditions, target, _oriented(self.plain(number, line), target), line)
+        stored = statement(around.loops, around.conditions, target, _oriented(self.plain(number, line), target), line)
         formats = number.formats
         if around.choices and target.subscripts:
             for x in around.loops:
@@ -208,16 +208,16 @@ class State:
         for choice in around.choices:
             term = self.plain(choice, line)
             formats |= choice.formats
-            if found.reduce == "add":
-                found = found._replace(value=("where", term, found.value, ("number", 0)))
+            if stored.reduce == "add":
+                stored = stored._replace(value=("where", term, stored.value, ("number", 0)))
             else:
                 own: Term = ("load", target)
-                new = (found.reduce, own, found.value) if found.reduce else found.value
+                new = (stored.reduce, own, stored.value) if stored.reduce else stored.value
                 other: Term = ("number", 0) if private == len(around.choices) else own
-                found = found._replace(reduce="", value=("where", term, new, other))
-        if found.value[0] not in ("load", "number"):
-            self._formats(found, formats)
-        self.items.append(found)
+                stored = stored._replace(reduce="", value=("where", term, new, other))
+        if stored.value[0] not in ("load", "number"):
+            self._formats(stored, formats)
+        self.items.append(stored)
         self.log[target.array].append(target)
 
     def _formats(self, s: Statement, formats: frozenset[Type]) -> None:
@@ -248,7 +248,7 @@ def _reads(term: Term) -> Iterator[tuple[Access, int]]:
 def _sums(function: Function) -> set[int]:
     """The registers that are written with a value made of what they held."""
     of: dict[int, frozenset[int]] = {}                  # value → registers that it is made of
-    found = set()
+    sums = set()
     for x in function.walk():
         if isinstance(x, Read):
             of[x.result.id] = frozenset([id(x.register)])
@@ -256,5 +256,5 @@ def _sums(function: Function) -> set[int]:
             made = frozenset().union(*(of.get(v.id, frozenset()) for v in x.operands))
             of |= {v.id: made for v in x.results}
         elif isinstance(x, Write) and id(x.register) in of.get(x.value.id, ()):
-            found.add(id(x.register))
-    return found
+            sums.add(id(x.register))
+    return sums

@@ -54,14 +54,14 @@ class Calls:
         if asked is None:
             return False
         numbers = [(type(x), x or str(x)) for x in args if type(x) in NUMBERS] if len(arrays) < len(args) else ()
-        found = self.known.get((asked[0], *numbers))
-        if found is None:
+        launches = self.known.get((asked[0], *numbers))
+        if launches is None:
             return False
         at = asked[1]
-        if meet(at, found.apart, found.spans):
+        if meet(at, launches.apart, launches.spans):
             return False
-        stream = library.stream(arrays[0], found.steps[0][0].device)
-        for record, places in found.steps:
+        stream = library.stream(arrays[0], launches.steps[0][0].device)
+        for record, places in launches.steps:
             addresses = [at[i] + offset for i, offset in places]
             if record.run(addresses, (), (), 1, stream):
                 raise AssertionError("a program does not take a factor of 1")
@@ -86,7 +86,7 @@ class Calls:
         if len(ran) != count or not 0 < count <= MOST_LAUNCHES or any(x[1] > y[0] for x, y in pairwise(ends)):
             return                      # a place may be in several arrays, or in none
         steps = [(record, [_place(x, at, spans) for x in addresses]) for record, addresses in ran]
-        if any(record.device is None or None in found for record, found in steps):
+        if any(record.device is None or None in owner for record, owner in steps):
             return
         self.library = library
         if len(self.known) >= MOST_CALLS:
@@ -94,7 +94,7 @@ class Calls:
         number = {n: i for i, n in enumerate(places)}
         apart = tuple([(number[n], i) for n in written for i in range(len(places)) if i != number[n]])
         key = asked[0], *[(type(x), x or str(x)) for n, x in enumerate(args) if n not in number]    # -0.0 is not 0.0
-        self.known[key] = _Launches(cast(Any, tuple([(record, tuple(found)) for record, found in steps])), apart, spans)
+        self.known[key] = _Launches(cast(Any, tuple([(record, tuple(owner)) for record, owner in steps])), apart, spans)
 
 
 repeats.derived.append(cast(Any, Calls))

@@ -207,13 +207,13 @@ class Execution:
         if any(x is not y for x, y in zip(given.args, given.seen) if isinstance(y, np.ndarray)):
             raise TypeError("NumPy's arrays are simulated: pass copies of other arrays")
         copies = _copied(given.seen)
-        found = dict(zip(self.names, copies))
-        sizes = self.check(given, found)
+        values = dict(zip(self.names, copies))
+        sizes = self.check(given, values)
         report = simulator.Report(SECTOR) if given.gpu else None
         for launch, numbers in launches(self.steps(given), sizes):
             machine = Machine(launch.lowered.function, simulator.AddressSpace(), {}, report)
             grid = launch.lowered.grid(numbers) if given.gpu else None
-            report = machine.run_grid(_values(launch, found, numbers), grid)
+            report = machine.run_grid(_values(launch, values, numbers), grid)
         return report, copies
 
     def functions(self, given: Given) -> tuple[Function, ...]:
@@ -225,11 +225,11 @@ class Execution:
 
     def explain(self, given: Given) -> str:
         """The loops, and how they run."""
-        found = self.steps(given)
-        if given.gpu is not None or not isinstance(found[0], Launch):
-            return "\n".join(map(str, (self.nest, *found)))
-        vectors = "".join(f", {x.index} by vectors" for x in found[0].part.shared)
-        why = reasons(found[0].lowered.function, width(targets.detect()))
+        recorded = self.steps(given)
+        if given.gpu is not None or not isinstance(recorded[0], Launch):
+            return "\n".join(map(str, (self.nest, *recorded)))
+        vectors = "".join(f", {x.index} by vectors" for x in recorded[0].part.shared)
+        why = reasons(recorded[0].lowered.function, width(targets.detect()))
         return "\n    but ".join([f"{self.nest}\none thread of the CPU, in this order{vectors}", *why])
 
     # ---- arguments
@@ -274,11 +274,11 @@ class Execution:
             how = how, tuple([_units(x) for x in given.seen if isinstance(x, np.ndarray)]) if how else ()
         else:
             how = given.gpu.warp, alike, tuple([_fastest(x) for x in given.seen if isinstance(x, np.ndarray)])
-        found = self._steps.get(how)
-        if found is None:
+        recorded = self._steps.get(how)
+        if recorded is None:
             with forks.building:
-                found = self._steps[how] = self._recorded(given, alike)
-        return found
+                recorded = self._steps[how] = self._recorded(given, alike)
+        return recorded
 
     def _apart(self, seen: Sequence[Any]) -> None:
         """Refused if what statements read later than the source does may have been written until then."""

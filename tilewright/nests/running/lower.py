@@ -108,7 +108,7 @@ class _Lowering:
 
     def rounds(self) -> Any:
         """For each axis of the grid the loops whose rounds are CTAs, or that CTAs share."""
-        found: list[list[Any]] = [[], [], []]
+        ranges: list[list[Any]] = [[], [], []]
         last = dict[str, Polynomial]()          # of the loops so far, about
         for loop in self.loops:
             mark, _, axis = loop.mark.partition(".")
@@ -116,8 +116,8 @@ class _Lowering:
             last[loop.index] = stop - 1
             if (mark in ("block", "grid") and self.gpu) or (mark == "worker" and self.workers):
                 threads = {"x": self.threads[0], "y": self.threads[1]}.get(axis, 1) if mark == "grid" else 1
-                found["xyz".index(axis or "x")].append((start, stop, loop.step * threads))
-        return tuple(map(tuple, found))
+                ranges["xyz".index(axis or "x")].append((start, stop, loop.step * threads))
+        return tuple(map(tuple, ranges))
 
     # ---- parameters
 
@@ -160,9 +160,9 @@ class _Lowering:
                                         buffer.strides, ALIGNED)
             elif x in self.scratch:
                 size, private = self.scratch[x]
-                whole = -(-size * buffer.element.bytes // 64) * 64 // buffer.element.bytes
-                self.scratch[x] = whole, private
-                pointer = values[x] + self.place() * whole if private else values[x]
+                room = -(-size * buffer.element.bytes // 64) * 64 // buffer.element.bytes
+                self.scratch[x] = room, private
+                pointer = values[x] + self.place() * room if private else values[x]
                 at.memories[x] = Memory(pointer, buffer.element, buffer.strides, ALIGNED)
 
     def private(self, buffer: str) -> bool:
@@ -345,10 +345,10 @@ class _Lowering:
         if len(masks) == 1 and outer is None and step.constant is not None:
             return self.at.whole(first + max(step.constant, 0) * (self.at.length - 1)) >= 0
         assert self.at.mask is not None
-        found = self.at.mask[0]
+        any_lane = self.at.mask[0]
         for e in range(1, self.at.length):
-            found = found | self.at.mask[e]
-        return found
+            any_lane = any_lane | self.at.mask[e]
+        return any_lane
 
     @contextmanager
     def guarded(self, condition: Value | None) -> Iterator[None]:

@@ -54,13 +54,13 @@ def _step(nest: LoopNest, part: tuple[Node, ...], same: Mapping[str, str], faste
     if len(part) > 1 or isinstance(node, Do):
         why = ("all loops: a variable carries a value from one to the next",) if len(part) > 1 else ()
         return Part(nest, part, (1, 1), why)
-    whole = _spread(nest, node, same, fastest)
-    if not whole.shared and isinstance(node, For):
-        found = steps(replace(nest, sizes=(*nest.sizes, node.index)), node.body, same, fastest)
-        if any(_shares(x) for x in found) and all(_private(x, y.nodes) for y in _launches(found)
+    spread = _spread(nest, node, same, fastest)
+    if not spread.shared and isinstance(node, For):
+        body = steps(replace(nest, sizes=(*nest.sizes, node.index)), node.body, same, fastest)
+        if any(_shares(x) for x in body) and all(_private(x, y.nodes) for y in _launches(body)
                                                   for x in _scalars(nest, y.nodes)):
-            return Rounds(node, found, whole)
-    return whole
+            return Rounds(node, body, spread)
+    return spread
 
 
 def vectors(nest: LoopNest, nodes: Sequence[Node], units: Mapping[str, tuple[bool, ...]]) -> tuple[Node, ...]:
@@ -75,7 +75,7 @@ def vectors(nest: LoopNest, nodes: Sequence[Node], units: Mapping[str, tuple[boo
         return (along == [(1, True)] or None) if along else False
 
     def marked(nodes: Sequence[Node], fixed: set[str]) -> tuple[Node, ...]:
-        found = list[Node]()
+        loops = list[Node]()
         for x in nodes:
             if isinstance(x, For):
                 accesses = [consecutive(x, a) for d in _statements(x.body) for a, _ in d.accesses()]
@@ -85,8 +85,8 @@ def vectors(nest: LoopNest, nodes: Sequence[Node], units: Mapping[str, tuple[boo
                     x = replace(x, mark="each")
                 else:
                     x = replace(x, body=marked(x.body, fixed | {x.index}))
-            found.append(x)
-        return tuple(found)
+            loops.append(x)
+        return tuple(loops)
     return marked(nodes, set(nest.sizes))
 
 
@@ -123,18 +123,18 @@ def _statements(nodes: Sequence[Node]) -> Iterator[Do]:
 def _spread(nest: LoopNest, node: Node, same: Mapping[str, str], fastest: Mapping[str, int]) -> Part:
     """The node with marks where loops share their rounds."""
     bounds = {x.index: x for x, _ in walk((node,)) if isinstance(x, For)}
-    found, why = list[For](), list[str]()
+    loops, why = list[For](), list[str]()
     fixed = set(nest.sizes)
     for loop in _chain(node):
         reason = _carries(loop, nest, fixed, bounds, same)
         if reason:
             why.append(f"{loop.index}: {reason}")
         else:
-            found.append(loop)
+            loops.append(loop)
             fixed.add(loop.index)
-    chosen = _chosen(found, fastest, set(nest.sizes))
+    chosen = _chosen(loops, fastest, set(nest.sizes))
     marks = {x.index: f"grid.{axis}" for x, axis in zip(chosen, "xyz")}
-    why += [f"{x.index}: three other loops are shared already" for x in found if x not in chosen]
+    why += [f"{x.index}: three other loops are shared already" for x in loops if x not in chosen]
 
     def marked(x: Node) -> tuple[Node, ...]:
         return (replace(x, mark=marks.get(x.index, x.mark)) if isinstance(x, For) else x,)

@@ -116,12 +116,12 @@ class Loops:
     def _execution(self, given: Given) -> Execution:
         key = (tuple([(x.dtype, x.ndim) if isinstance(x, np.ndarray) else type(x) for x in given.seen]),
                outside(self.python))
-        found = self._executions.get(key)
-        if found is None:
+        execution = self._executions.get(key)
+        if execution is None:
             with forks.building:
                 nest = source.nest(self.python, [kind(*x) for x in zip(self._names, given.seen)])
-                found = self._executions[key] = Execution(nest)
-        return found
+                execution = self._executions[key] = Execution(nest)
+        return execution
 
 
 def kind(name: str, x: Any) -> tuple[str, Type | None, int]:

@@ -67,7 +67,7 @@ class Arithmetic:
         self.known.pop()
 
     def _remembered(self, key: Any) -> Value | None:
-        return next((found for known in self.known if (found := known.get(key)) is not None), None)
+        return next((value for known in self.known if (value := known.get(key)) is not None), None)
 
     # ---- whole numbers
 
@@ -91,22 +91,22 @@ class Arithmetic:
         return tuple(sorted([x for x in p.terms if x[0]], key=deepest))
 
     def _total(self, terms: Terms) -> Value:
-        found = self._remembered(terms)
-        if found is None:
+        total = self._remembered(terms)
+        if total is None:
             names, c = terms[-1]
-            found = self._product(tuple(sorted(names, key=lambda name: self.depth.get(name, 0)))) * c
+            total = self._product(tuple(sorted(names, key=lambda name: self.depth.get(name, 0)))) * c
             if len(terms) > 1:
-                found = self._total(terms[:-1]) + found
-            self.known[-1][terms] = found
-        return found
+                total = self._total(terms[:-1]) + total
+            self.known[-1][terms] = total
+        return total
 
     def _product(self, names: tuple[str, ...]) -> Value:
         if len(names) == 1:
             return self.numbers[names[0]]
-        found = self._remembered(names)
-        if found is None:
-            found = self.known[-1][names] = self._product(names[:-1]) * self._product(names[-1:])
-        return found
+        product = self._remembered(names)
+        if product is None:
+            product = self.known[-1][names] = self._product(names[:-1]) * self._product(names[-1:])
+        return product
 
     def lanes(self, p: Polynomial) -> tuple[Polynomial, Polynomial]:
         """(p of the vector loop's first round, what each round adds)."""
@@ -126,12 +126,12 @@ class Arithmetic:
 
     def offset(self, a: Access) -> Polynomial:
         """Elements from the array's first one, in names that have values."""
-        found = self._offsets.get(a)
-        if found is None:
+        distance = self._offsets.get(a)
+        if distance is None:
             strides = self._strides(a.array)
             parts = [x * polynomial(stride) for x, stride in zip(a.subscripts, strides, strict=True)]
-            found = self._offsets[a] = Polynomial([term for p in parts for term in p.terms])
-        return self.replaced(found)
+            distance = self._offsets[a] = Polynomial([term for p in parts for term in p.terms])
+        return self.replaced(distance)
 
     def _strides(self, array: str) -> tuple[int | str, ...]:
         if array in self.memories:
@@ -146,10 +146,10 @@ class Arithmetic:
         terms = self._ordered(first)
         pointer = memory.pointer
         if terms:
-            found = self._remembered((a.array, terms))
-            if found is None:
-                found = self.known[-1][a.array, terms] = pointer + self._total(terms)
-            pointer = found
+            place = self._remembered((a.array, terms))
+            if place is None:
+                place = self.known[-1][a.array, terms] = pointer + self._total(terms)
+            pointer = place
         bits = memory.align
         for _, c in first.terms:
             bits |= c * memory.element.bytes
@@ -165,8 +165,8 @@ class Arithmetic:
             return k.load(pointer, t, align=t.bytes)
         if step.constant == 1:
             moved = self._moved(t)
-            found = k.load(pointer.as_(moved), vec(moved, n), self._aligned(align, t), self.mask)
-            return found if moved is t else k.bits_as(found, vec(t, n))
+            value = k.load(pointer.as_(moved), vec(moved, n), self._aligned(align, t), self.mask)
+            return value if moved is t else k.bits_as(value, vec(t, n))
         places = [pointer + self.whole(step * e) for e in range(n)]
         return k.pack(*(k.load(p, t, align=t.bytes, mask=self._on(e)) for e, p in enumerate(places)))
 
@@ -225,16 +225,16 @@ class Arithmetic:
     def _whole_variable(self, keys: Sequence[tuple[str, int]]) -> Variable | None:
         """The variable whose elements these are, in this order."""
         variable = self.cells[keys[0]][0]
-        whole = len(keys) == variable.tile.type.length and all(
+        complete = len(keys) == variable.tile.type.length and all(
             self.cells[key] == (variable, e) for e, key in enumerate(keys))
-        return variable if whole else None
+        return variable if complete else None
 
     def _read(self, keys: Sequence[tuple[str, int]]) -> Value:
         variable = self._whole_variable(keys)
         if variable is not None:
             return variable.get()
-        found = [(v.get() if v.tile.type.length == 1 else v.get()[e]) for v, e in (self.cells[key] for key in keys)]
-        return found[0] if len(found) == 1 else self.k.pack(*found)
+        values = [(v.get() if v.tile.type.length == 1 else v.get()[e]) for v, e in (self.cells[key] for key in keys)]
+        return values[0] if len(values) == 1 else self.k.pack(*values)
 
     def _write(self, keys: Sequence[tuple[str, int]], x: Value) -> None:
         x = self.wide(x, len(keys))
@@ -368,8 +368,8 @@ class Arithmetic:
             return
         (to, step, align), (source, by, aligned) = self._place(d.target), self._place(d.value[1])
         t, n, k = self.element(d.target.array), self.length, self.k
-        whole = step.constant == by.constant == 1 and self.mask is None
-        if whole and n * t.bytes in (4, 8, 16) and min(align, aligned) >= n * t.bytes:
+        contiguous = step.constant == by.constant == 1 and self.mask is None
+        if contiguous and n * t.bytes in (4, 8, 16) and min(align, aligned) >= n * t.bytes:
             k.cp_async(to, source, n * t.bytes, self._valid(self.on, n * t.bytes))
             return
         for e in range(n):

@@ -106,18 +106,18 @@ class Compiled:
 
     def _space(self, args: Sequence[Any]) -> dict[str, Any]:
         """Memory for the buffers, where the arrays are."""
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         library = arrays.library_of(*args) if self.function.threads is not None else None
         for name, n in self._sizes().items():
             if library is not None:
                 x = next(x for x in args if arrays.library_of(x) is library)
                 device = library.platform.driver.device(library.device(x)).index
-                found[name] = library.empty((n,), self._element(name), device, library.stream(x, device))
+                values[name] = library.empty((n,), self._element(name), device, library.stream(x, device))
                 continue
             space = np.empty(n * np.dtype(self._element(name)).itemsize + LINE, np.int8)
             first = -space.ctypes.data % LINE
-            found[name] = space[first:len(space) - LINE + first].view(self._element(name))
-        return found
+            values[name] = space[first:len(space) - LINE + first].view(self._element(name))
+        return values
 
     def _values(self, given: Mapping[str, Any], space: Mapping[str, Any]) -> list[Any]:
         return [given[x] if x in given else space[x] if x in space else self.sizes[x] for x in self.lowered.arguments]
@@ -177,9 +177,9 @@ def laid_out(layout: Layout, numbers: Any) -> np.ndarray[Any, Any]:
     spans = [(n - 1) * step for n, step in zip(layout.shape, layout.strides) if n]
     low, high = (sum(part(0, x) for x in spans) for part in (min, max))
     memory = np.zeros(high - low + 1, layout.element.numpy)
-    found = np.lib.stride_tricks.as_strided(memory[-low:], layout.shape, [x * memory.itemsize for x in layout.strides])
-    found[...] = numbers
-    return found
+    view = np.lib.stride_tricks.as_strided(memory[-low:], layout.shape, [x * memory.itemsize for x in layout.strides])
+    view[...] = numbers
+    return view
 
 
 FEW = 2                 # rounds of a loop

@@ -74,14 +74,14 @@ def _zeros(s: Scheduled) -> dict[str, tuple[Access, tuple[Polynomial, ...]]]:
     writes: dict[str, list[tuple[Do, tuple[Any, ...]]]] = {}
     for node, around in s.statements:
         writes.setdefault(node.target.array, []).append((node, around))
-    found = {}
+    zeros = {}
     for name, every in writes.items():
         if name in s.buffers and len(every) == 2 and every[0][0].value == ("number", 0) and not every[1][0].reduce:
             (zero, before), (move, around) = every
             loops = [[x.index for x in places if isinstance(x, For)] for places in (before, around)]
             if zero.target == move.target and loops[0] == loops[1]:
-                found[name] = move.target, tuple([c for x in around if isinstance(x, When) for c in x.conditions])
-    return found
+                zeros[name] = move.target, tuple([c for x in around if isinstance(x, When) for c in x.conditions])
+    return zeros
 
 
 def _adds_zero(node: Do, c: Polynomial, zeros: dict[str, tuple[Access, tuple[Polynomial, ...]]],
@@ -128,7 +128,7 @@ def narrowed(s: Scheduled) -> Scheduled:
 
 
 def hoisted(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-    found: list[Node] = []
+    result: list[Node] = []
     for n in nodes:
         if isinstance(n, For) and not n.mark.startswith("together"):     # whose rounds threads share, loop by loop
             body = hoisted(n.body)
@@ -139,10 +139,10 @@ def hoisted(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
             outer = [c for c in shared if n.index not in c.names and n.mark in ("", "unroll", "vector")]
             body = tuple([y for x in body for y in _without(x, (*ends, *outer))])
             loop = replace(n, body=body, below=(*n.below, *[c + n.index + 1 for c in ends]))
-            found.append(When(tuple(outer), (loop,)) if outer else loop)
+            result.append(When(tuple(outer), (loop,)) if outer else loop)
         else:
-            found.append(n)
-    return tuple(found)
+            result.append(n)
+    return tuple(result)
 
 
 def _without(n: Node, conditions: tuple[Polynomial, ...]) -> tuple[Node, ...]:

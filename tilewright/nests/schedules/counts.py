@@ -32,16 +32,16 @@ class Count(NamedTuple):
 
 def counts(s: Scheduled) -> dict[str, Count]:
     gpu, s = any(x.mark.startswith(("block", "thread")) for x in s.loops), narrowed(s)
-    found: dict[str, Count] = {}
+    by_array: dict[str, Count] = {}
     for node, around in s.statements:
         together = any(isinstance(x, For) and x.mark == "together" for x in around)
         loops = tuple([x for x in around if not (together and isinstance(x, For) and x.mark.startswith("thread"))])
         for access, writes in node.accesses():
             n = rounds(loops, _same(s, access, loops))
-            old = found.get(access.array, Count(_level(s, access.array, gpu), 0, 0, 0))
-            found[access.array] = Count(old.level, old.loads + n * (not writes), old.stores + n * writes,
+            old = by_array.get(access.array, Count(_level(s, access.array, gpu), 0, 0, 0))
+            by_array[access.array] = Count(old.level, old.loads + n * (not writes), old.stores + n * writes,
                                         old.bytes + n * s.element(access.array).bytes)
-    return found
+    return by_array
 
 
 def _level(s: Scheduled, array: str, gpu: bool) -> str:
@@ -90,12 +90,12 @@ def rounds(around: Sequence[For | When], once: str | None = None) -> int:
 
 def simulated(s: Scheduled, report: Any) -> dict[str, Count]:
     """What the simulator has counted; it sees no registers."""
-    found = {}
+    by_array = {}
     for name, c in counts(s).items():
         if c.level != "registers":
             loads, stores = (report.of(array=name, verb=verb) for verb in ("load", "store"))
-            found[name] = Count(c.level, loads.elements, stores.elements, loads.bytes + stores.bytes)
-    return found
+            by_array[name] = Count(c.level, loads.elements, stores.elements, loads.bytes + stores.bytes)
+    return by_array
 
 
 def table(found: dict[str, Count]) -> str:

@@ -54,11 +54,11 @@ class Dependence:
 
 def ranges(around: Sequence[For | When]) -> dict[str, Range]:
     """The values of the indices of these loops, bounds that depend on others at their widest."""
-    found: dict[str, Range] = {}
+    known: dict[str, Range] = {}
     for node in around:
         if isinstance(node, For):
-            found |= loop_range(node, found)
-    return found
+            known |= loop_range(node, known)
+    return known
 
 
 def loop_range(node: For, around: Mapping[str, Range]) -> dict[str, Range]:
@@ -110,7 +110,7 @@ def privates(nodes: tuple[Node, ...], buffers: Sequence[str] = ()) -> dict[str, 
             for a, writes in node.accesses():
                 if not a.subscripts or a.array in buffers:
                     accesses.setdefault(a.array, []).append((around, writes))
-    found = {}
+    loops_of = {}
     for name, every in accesses.items():
         shared = every[0][0]
         for around, _ in every:
@@ -119,8 +119,8 @@ def privates(nodes: tuple[Node, ...], buffers: Sequence[str] = ()) -> dict[str, 
         first, writes = every[0]
         inside = first[first.index(loops[-1]) + 1:] if loops else first
         if name in buffers or (writes and all(_asked(x, around) for x in inside for around, _ in every)):
-            found[name] = frozenset(x.index for x in loops)
-    return found
+            loops_of[name] = frozenset(x.index for x in loops)
+    return loops_of
 
 
 def _asked(node: For | When, around: Sequence[For | When]) -> bool:
@@ -166,11 +166,11 @@ def _solutions(x: Polynomial, y: Polynomial, loops: Sequence[str], before: Mappi
     unknowns.sort(key=lambda u: -abs(u[0]))
     if not any(name in loops for _, _, (_, name) in unknowns):          # nothing but whether there is a solution
         return [{}] if _may_be_zero(unknowns, first - second) else []
-    found = _digits(unknowns, first - second, [MOST])
-    if found is None:
+    solutions = _digits(unknowns, first - second, [MOST])
+    if solutions is None:
         return [{}]
     some = []
-    for values in found:
+    for values in solutions:
         known = {name: v for (kind, name), v in values.items() if kind == "distance"}
         for (kind, name), v in values.items():
             if kind == "x" and ("y", name) in values and name in loops:
@@ -202,7 +202,7 @@ def _digits(unknowns: list[tuple[int, Range, tuple[str, str]]], constant: int, l
     if c < 0:
         ends = [-ends[1], -ends[0]]
     first, last = max(low, -(-ends[0] // abs(c))), min(high, ends[1] // abs(c))
-    found = []
+    solutions = []
     for v in range(first, last + 1):
         left[0] -= 1
         if left[0] < 0:
@@ -210,5 +210,5 @@ def _digits(unknowns: list[tuple[int, Range, tuple[str, str]]], constant: int, l
         further = _digits(rest, constant + c * v, left)
         if further is None:
             return None
-        found += [{name: v, **x} for x in further]
-    return found
+        solutions += [{name: v, **x} for x in further]
+    return solutions

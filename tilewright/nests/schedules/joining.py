@@ -46,13 +46,13 @@ def join(s: Scheduled, first: str, second: str, behind: int | None) -> Done:
         new = [_part(one, ".begin", 0, behind), both, _part(two, ".end", rounds - behind, behind)]
 
     def inner(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-        found: list[Node] = []
+        result: list[Node] = []
         for n in nodes:
             if n is one:
-                found += new
+                result += new
             elif n is not two:
-                found.append(replace(n, body=inner(n.body)) if isinstance(n, (For, When)) else n)
-        return tuple(found)
+                result.append(replace(n, body=inner(n.body)) if isinstance(n, (For, When)) else n)
+        return tuple(result)
     s = replace(s, nodes=simplified(inner(s.nodes)))
     return s, f"join {first} and {second}, {behind} rounds behind: what it needs is there by then"
 
@@ -89,7 +89,7 @@ def _needed(s: Scheduled, one: For, two: For) -> tuple[int, str]:
 
 def _later(a: Access, b: Access, one: For, two: For, box: dict[str, Range]) -> int | None:
     """The most rounds by which the first loop may access an element later than the second one; None: never."""
-    found = (one.extent or 1) - 1
+    distance = (one.extent or 1) - 1
     mine, theirs = ({x.index for x, _ in walk((loop,)) if isinstance(x, For)} for loop in (one, two))
     for p, q in zip(a.subscripts, b.subscripts):
         c, d = p.linear().factors.get(one.index, 0), q.linear().factors.get(two.index, 0)
@@ -102,8 +102,8 @@ def _later(a: Access, b: Access, one: For, two: For, box: dict[str, Range]) -> i
             if low > 0 or high < 0:
                 return None
             continue
-        found = min(found, (high if c > 0 else -low) // abs(c))
-    return max(found, 0) if found >= 0 else None
+        distance = min(distance, (high if c > 0 else -low) // abs(c))
+    return max(distance, 0) if distance >= 0 else None
 
 
 def _apart(p: Polynomial, loop: str, inner: set[str], ending: str) -> Polynomial:
@@ -113,13 +113,13 @@ def _apart(p: Polynomial, loop: str, inner: set[str], ending: str) -> Polynomial
 
 def joinable(s: Scheduled) -> list[tuple[str, str]]:
     """Loops that follow each other and have an array in common, equally many rounds each."""
-    found = []
+    pairs = []
     for nodes in _bodies(s.nodes):
         for x, y in pairwise(nodes):
             if isinstance(x, For) and isinstance(y, For) and x.extent and x.extent == y.extent:
                 if _arrays(x) & _arrays(y):
-                    found.append((x.index, y.index))
-    return found
+                    pairs.append((x.index, y.index))
+    return pairs
 
 
 def _arrays(node: Node) -> set[str]:

@@ -81,8 +81,8 @@ class _Sharing:
                 reduced = self.reduced(node)
                 if reduced is not None:
                     yield from self.rounds(node, reduced)
-                elif (found := scan(self.s, node, self.register)) is not None:
-                    yield from self.scanned(node, found)
+                elif (scanned := scan(self.s, node, self.register)) is not None:
+                    yield from self.scanned(node, scanned)
                 elif (best := extremum(self.s, node)) is not None:
                     yield from self.extremum(node, best)
                 else:
@@ -223,13 +223,13 @@ class _Sharing:
         """The loop, each thread with every so manieth round."""
         self.shared.append(loop.index)
         extent, outer = loop.extent or 0, f"{loop.index}.o"
-        whole = extent % self.threads == 0
+        divides = extent % self.threads == 0
         turns = -(-extent // self.threads)
-        unrolled = UNROLLED if whole and turns % UNROLLED == 0 else 1
+        unrolled = UNROLLED if divides and turns % UNROLLED == 0 else 1
         turn = polynomial(outer) * unrolled + (polynomial(f"{loop.index}.u") if unrolled > 1 else 0)
         index = loop.start + turn * self.threads + polynomial(LANE)
         body = replaced(body, {loop.index: index})
-        if not whole:
+        if not divides:
             body = (When((loop.stop - 1 - index,), body),)
         if unrolled > 1:
             body = (For(f"{loop.index}.u", polynomial(0), polynomial(unrolled), 1, body, loop.line, "unroll"),)

@@ -55,14 +55,14 @@ def split(s: Scheduled, name: str, factor: int, outer: str, inner: str, tail: st
 
     def rewrite(n: For, around: dict[str, Range]) -> tuple[Node, ...]:
         rounds = max(span(n.stop, around)[1], 0)
-        whole, rest = divmod(rounds, factor)
+        tiles_inside, rest = divmod(rounds, factor)
         body = replaced(n.body, by)
         if n.extent is None or (rest and tail == "predicate"):
             body = (When((n.stop - 1 - by[name],), body),)
-            whole, rest = -(-rounds // factor), 0
-        tiles = For(outer, polynomial(0), polynomial(whole), 1, (
+            tiles_inside, rest = -(-rounds // factor), 0
+        tiles = For(outer, polynomial(0), polynomial(tiles_inside), 1, (
             For(inner, polynomial(0), polynomial(factor), 1, body, n.line),), n.line, n.mark)
-        return (tiles, _tail(n, f"{name}.tail", whole * factor, rest)) if rest else (tiles,)
+        return (tiles, _tail(n, f"{name}.tail", tiles_inside * factor, rest)) if rest else (tiles,)
 
     why = "the same rounds in the same order"
     if all(x.extent is not None and x.extent % factor == 0 for x in loops):
@@ -85,16 +85,16 @@ def _tail(n: For, name: str, first: int, rounds: int) -> For:
 
 def _split(nodes: tuple[Node, ...], name: str, rewrite: Callable[[For, dict[str, Range]], tuple[Node, ...]],
            around: dict[str, Range]) -> tuple[Node, ...]:
-    found: list[Node] = []
+    result: list[Node] = []
     for n in nodes:
         if isinstance(n, For):
             n = replace(n, body=_split(n.body, name, rewrite, {**around, **loop_range(n, around)}))
-            found += rewrite(n, around) if n.index == name else (n,)
+            result += rewrite(n, around) if n.index == name else (n,)
         elif isinstance(n, When):
-            found.append(replace(n, body=_split(n.body, name, rewrite, around)))
+            result.append(replace(n, body=_split(n.body, name, rewrite, around)))
         else:
-            found.append(n)
-    return tuple(found)
+            result.append(n)
+    return tuple(result)
 
 
 # ---- reorder, fuse, fission
@@ -155,7 +155,7 @@ def _would_come_first(s: Scheduled, d: Dependence) -> None:
 
 def _bounds_known(nodes: tuple[Node, ...], around: dict[str, Range], wide: dict[str, Range]) -> tuple[Node, ...]:
     """Bounds that have come to stand outside of the loops that they depend on, at their widest, and as conditions."""
-    found: list[Node] = []
+    result: list[Node] = []
     for n in nodes:
         if isinstance(n, For):
             body = n.body
@@ -165,8 +165,8 @@ def _bounds_known(nodes: tuple[Node, ...], around: dict[str, Range], wide: dict[
             n = replace(n, body=_bounds_known(body, {**around, **loop_range(n, around)}, wide))
         elif isinstance(n, When):
             n = replace(n, body=_bounds_known(n.body, around, wide))
-        found.append(n)
-    return tuple(found)
+        result.append(n)
+    return tuple(result)
 
 
 def fuse(s: Scheduled, outer: str, inner: str, name: str) -> Done:

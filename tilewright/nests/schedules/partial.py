@@ -70,10 +70,10 @@ def in_parts(s: Scheduled, do: Do) -> Type:
     array, element = do.target.array, s.element(do.target.array)
     if do.reduce in ("add", "mul"):
         narrow = element.is_float and element.bits < 32
-        whole = not element.is_float and arithmetic(do.value, [s.element(a.array) for a in leaves(do.value)]).is_float
-        if narrow or whole:
+        exact = not element.is_float and arithmetic(do.value, [s.element(a.array) for a in leaves(do.value)]).is_float
+        if narrow or exact:
             illegal(do.line, f"{array} is of type {element}, in which sums of several parts would differ from one by "
-                    "more than rounding" + ": each sum of floats is cut to a whole number" * whole)
+                    "more than rounding" + ": each sum of floats is cut to a whole number" * exact)
     return element
 
 

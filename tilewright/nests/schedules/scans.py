@@ -79,8 +79,8 @@ def shared(loop: For, found: Scan, threads: int, unrolled: int, indices: tuple[s
     several warps that of its warp, and its lane in that."""
     do, extent = found.do, loop.extent or 0
     op, line, of_warp = do.reduce, do.line, list[Access]()
-    whole, turns = extent % threads == 0, -(-extent // threads)
-    count = unrolled if whole and turns % unrolled == 0 else 1
+    divides, turns = extent % threads == 0, -(-extent // threads)
+    count = unrolled if divides and turns % unrolled == 0 else 1
     parts = [register("part", do) for _ in range(count)]
     total, other = register("total", do), register("other", do)
     element = buffers[total.array].element
@@ -96,12 +96,12 @@ def shared(loop: For, found: Scan, threads: int, unrolled: int, indices: tuple[s
         return loop.start + (polynomial(f"{loop.index}.o") * count + turn) * threads + polynomial(indices[0])
 
     def inside(turn: int, nodes: tuple[Node, ...], asked: tuple[Polynomial, ...] = ()) -> tuple[Node, ...]:
-        asked = asked if whole else (*asked, loop.stop - 1 - index(turn))
+        asked = asked if divides else (*asked, loop.stop - 1 - index(turn))
         nodes = replaced(nodes, {loop.index: index(turn)})
         return (When(asked, nodes),) if asked else nodes
     body: list[Node] = []
     for turn, part in enumerate(parts):
-        if found.asked or not whole:
+        if found.asked or not divides:
             body.append(Do(part, "", ("number", identity(op, element)), line))
         body += inside(turn, (Do(part, "", do.value, line),), found.asked)
     for turn, part in enumerate(parts):
@@ -153,10 +153,10 @@ def extremum(s: Scheduled, loop: For) -> Extremum | None:
              and [x[1:] for x in n.value[2:]] == [(1,), (0,)] and around == changes[0][2]}
     compared_with = [*masks.values(), *[(-1, n.value[1]) for _, n, _ in changes if n.value[0] == "where"]]
     for at, do, _ in changes:
-        found = _best(do, masks, compared_with if s.element(do.target.array).is_float else [])
-        if found is None:
+        best = _best(do, masks, compared_with if s.element(do.target.array).is_float else [])
+        if best is None:
             continue
-        compared, largest, set_at = found
+        compared, largest, set_at = best
         others = [x for x in changes if x[1] is not do]
         if max(set_at, 0) > at or not all(_beside(n, do, compared, masks, before < at) for before, n, _ in others):
             return None
@@ -173,8 +173,8 @@ def extremum(s: Scheduled, loop: For) -> Extremum | None:
 def _condition(term: Term, masks: dict[Access, tuple[int, Term]]) -> tuple[Term, int] | None:
     """The comparison that decides, and where the mask is set that has it, -1 if it stands here."""
     if term[0] == "ne" and term[1][0] == "load" and term[1][1] in masks and term[2][1:] == (0,):
-        at, found = masks[term[1][1]]
-        return found, at
+        at, condition = masks[term[1][1]]
+        return condition, at
     return (term, -1) if term[0] in COMPARED else None
 
 
@@ -189,9 +189,9 @@ def _best(do: Do, masks: dict[Access, tuple[int, Term]], known_by: Sequence[tupl
     one that folds numbers a comparison of these."""
     own = ("load", do.target)
     if do.reduce:
-        for at, found in known_by:
-            if found[0] in COMPARED and {*found[1:]} == {own, do.value} and (do.reduce, found[1] == own) in FOLDED:
-                return found, found[1] == own, at
+        for at, pair in known_by:
+            if pair[0] in COMPARED and {*pair[1:]} == {own, do.value} and (do.reduce, pair[1] == own) in FOLDED:
+                return pair, pair[1] == own, at
         return None
     if do.value[0] != "where" or do.value[3] != own or (known := _condition(do.value[1], masks)) is None:
         return None

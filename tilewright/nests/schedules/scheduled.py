@@ -50,17 +50,17 @@ class Scheduled:
 
     def named(self, name: str) -> list[For]:
         """The loops of this name: several where copies have it."""
-        found = [x for x in self.loops if x.index == name]
-        if not found:
+        matching = [x for x in self.loops if x.index == name]
+        if not matching:
             names = " ".join(dict.fromkeys(x.index for x in self.loops))
             raise Illegal(f"there is no loop {name}; there are {names}")
-        return found
+        return matching
 
     def loop(self, name: str) -> For:
-        found = self.named(name)
-        if len(found) > 1:
-            raise Illegal(f"there are {len(found)} loops {name}, and one is meant here")
-        return found[0]
+        matching = self.named(name)
+        if len(matching) > 1:
+            raise Illegal(f"there are {len(matching)} loops {name}, and one is meant here")
+        return matching[0]
 
     def around(self, node: Node) -> tuple[For | When, ...]:
         return next(around for n, around in walk(self.nodes) if n is node)
@@ -87,8 +87,8 @@ class Scheduled:
 
     def unrolled(self) -> set[str]:
         """Loops whose rounds are code or lanes: those that are axes of registers, which have no addresses, too."""
-        found = {x.index for x in self.loops if x.mark in ("unroll", "vector")}
-        return found | {name for d, _ in self.statements for a, _ in d.accesses() if self.space(a.array) == "registers"
+        names = {x.index for x in self.loops if x.mark in ("unroll", "vector")}
+        return names | {name for d, _ in self.statements for a, _ in d.accesses() if self.space(a.array) == "registers"
                         for p in a.subscripts for name in p.names}
 
     def changed(self, rewrite: Callable[[Any], tuple[Node, ...]], buffers: Mapping[str, Buffer] | None = None
@@ -109,57 +109,57 @@ def scheduled(nest: LoopNest, arrays: dict[str, Layout], sizes: Mapping[str, int
 
 def _from_zero(nodes: tuple[Node, ...], by: dict[str, Any]) -> tuple[Node, ...]:
     """Loops that count from 0 by 1."""
-    found: list[Node] = []
+    result: list[Node] = []
     for node in replaced(nodes, by) if by else nodes:
         if isinstance(node, When):
-            found.append(replace(node, body=_from_zero(node.body, {})))
+            result.append(replace(node, body=_from_zero(node.body, {})))
         elif isinstance(node, For):
             start, stop = node.start, node.stop - node.start
             if node.step != 1 and stop.constant is None:
-                found.append(replace(node, body=_from_zero(node.body, {})))
+                result.append(replace(node, body=_from_zero(node.body, {})))
                 continue
             if node.step != 1:
                 stop = polynomial(node.extent or 0)
             index = polynomial(node.index)
             body = _from_zero(node.body, {} if start.constant == 0 and node.step == 1 else
                               {node.index: start + index * node.step})
-            found.append(replace(node, start=polynomial(0), stop=stop, step=1, body=body))
+            result.append(replace(node, start=polynomial(0), stop=stop, step=1, body=body))
         else:
-            found.append(node)
-    return tuple(found)
+            result.append(node)
+    return tuple(result)
 
 
 def simplified(nodes: tuple[Node, ...], around: Mapping[str, Range] | None = None,
                conditions: tuple[Polynomial, ...] = ()) -> tuple[Node, ...]:
     """Conditions directly around statements, and only those that can fail; without what never runs."""
     around = around or {}
-    found: list[Node] = []
+    result: list[Node] = []
     for node in nodes:
         if isinstance(node, For):
             inner = {**around, **loop_range(node, around)}
             body = simplified(node.body, inner, conditions) if node.extent != 0 else ()
             if body:
-                found.append(replace(node, body=body))
+                result.append(replace(node, body=body))
         elif isinstance(node, When):
-            found += simplified(node.body, around, (*conditions, *[c for c in node.conditions if c not in conditions]))
+            result += simplified(node.body, around, (*conditions, *[c for c in node.conditions if c not in conditions]))
         elif isinstance(node, Sync):
-            found.append(node)
+            result.append(node)
         else:
             left = [c for c in conditions if span(c, around)[0] < 0]
             if all(span(c, around)[1] >= 0 for c in left):
-                found.append(When(tuple(left), (node,)) if left else node)
-    return tuple(found)
+                result.append(When(tuple(left), (node,)) if left else node)
+    return tuple(result)
 
 
 def widest(nodes: tuple[Node, ...], around: Mapping[str, Range]) -> dict[str, Range]:
     """The values of all indices, whatever those around them are."""
-    found = dict(around)
+    known = dict(around)
     for node in nodes:
         if isinstance(node, For):
-            for name, (first, last) in loop_range(node, found).items():
-                old = found.get(name, (first, last))
-                found[name] = min(first, old[0]), max(last, old[1])
-            found |= widest(node.body, found)
+            for name, (first, last) in loop_range(node, known).items():
+                old = known.get(name, (first, last))
+                known[name] = min(first, old[0]), max(last, old[1])
+            known |= widest(node.body, known)
         elif isinstance(node, When):
-            found |= widest(node.body, found)
-    return found
+            known |= widest(node.body, known)
+    return known

@@ -187,13 +187,13 @@ def _together(copy: Node) -> Node:
 
 def _merged(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
     """One barrier where several are, and none between two copies into buffers."""
-    found: list[Node] = []
+    result: list[Node] = []
     for n in nodes:
-        if isinstance(n, Sync) and found and isinstance(found[-1], Sync):
+        if isinstance(n, Sync) and result and isinstance(result[-1], Sync):
             continue
-        found.append(n)
-    return tuple([n for at, n in enumerate(found) if not (
-        isinstance(n, Sync) and 0 < at < len(found) - 1 and _copies(found[at - 1]) and _copies(found[at + 1]))])
+        result.append(n)
+    return tuple([n for at, n in enumerate(result) if not (
+        isinstance(n, Sync) and 0 < at < len(result) - 1 and _copies(result[at - 1]) and _copies(result[at + 1]))])
 
 
 def _copies(n: Node) -> bool:

@@ -93,7 +93,7 @@ def _depends(access: Access, loop: str) -> bool:
 
 def bands(s: Scheduled) -> list[Band]:
     """The bands of a tree in which no loop is unrolled or a vector yet."""
-    found = []
+    result = []
     box = _extents(s)
     for node, around in walk(s.nodes):
         if not isinstance(node, For) or any(isinstance(x, For) for x, _ in walk(node.body)):
@@ -107,9 +107,9 @@ def bands(s: Scheduled) -> list[Band]:
         if any(x.mark for x in chain):
             continue
         names = tuple([x.index for x in chain])
-        found.append(Band(s, names, tuple([x.index for x in path[:len(path) - len(chain)]]),
+        result.append(Band(s, names, tuple([x.index for x in path[:len(path) - len(chain)]]),
                           tuple([box[x] for x in names]), tuple([d for d, _ in walk(node.body) if isinstance(d, Do)])))
-    return found
+    return result
 
 
 def _extents(s: Scheduled) -> dict[str, int]:
@@ -119,9 +119,9 @@ def _extents(s: Scheduled) -> dict[str, int]:
 
 def imperfect(s: Scheduled) -> list[tuple[str, int]]:
     """(a loop, parts of its body) of loops that have more than one part, a loop among them; the innermost first."""
-    found = [(n.index, len(n.body)) for n, _ in walk(s.nodes) if isinstance(n, For) and len(n.body) > 1
+    pairs = [(n.index, len(n.body)) for n, _ in walk(s.nodes) if isinstance(n, For) and len(n.body) > 1
              and any(isinstance(x, For) for x in n.body)]
-    return found[::-1]
+    return pairs[::-1]
 
 
 def conditions(s: Scheduled, loop: str) -> bool:
@@ -222,10 +222,10 @@ def _finished(s: Schedule, b: Band, before: list[str], order: list[str], sums: l
             return f"{row}{tail}" if x.endswith(".r") else ""
         return x + tail if any(y.index == x + tail for y in s.now.loops) else x
     inner = [named(x) for x in points]
-    whole = [x for x in map(named, (*before, *order, *sums, *points)) if x]
-    present = [x.index for x in s.now.loops if x.index in whole]
-    if len(whole) > 1 and whole != present:
-        s = s.reorder(*whole)
+    names = [x for x in map(named, (*before, *order, *sums, *points)) if x]
+    present = [x.index for x in s.now.loops if x.index in names]
+    if len(names) > 1 and names != present:
+        s = s.reorder(*names)
     copies: list[str] = []
     if sums:
         for access in dict.fromkeys([d.target for d in b.statements]):

@@ -131,10 +131,10 @@ def _places(a: Access, copies: Sequence[For], extents: Mapping[str, float]) -> s
     mine = [x for x in copies if any(x.index in p.names for p in a.subscripts)]
     if prod([extents[x.index] for x in mine]) > 4096:
         return {(a, n) for n in range(4096)}
-    found: set[object] = set()
+    places: set[object] = set()
     for values in product(*[range(int(extents[x.index])) for x in mine]):
-        found.add(a.replaced(dict(zip([x.index for x in mine], values))))
-    return found
+        places.add(a.replaced(dict(zip([x.index for x in mine], values))))
+    return places
 
 
 def _chain(s: Scheduled, d: Do, loops: Sequence[For], unrolled: Sequence[For], lane: For | None,
@@ -166,7 +166,7 @@ Touches = list[tuple[Access, bool, Mapping[str, tuple[int, int]]]]      # an acc
 
 def _traffic(s: Scheduled, target: object, ways: int) -> dict[str, float]:
     """Seconds that each level takes to give and take what the level before has lost."""
-    found = {}
+    bytes_of = {}
     levels = {"l2": getattr(target, "l1d", 32 << 10), "l3": getattr(target, "l2", 1 << 20),
               "memory": getattr(target, "l3", 32 << 20)}
     measures: dict[int, tuple[float, float]] = {}
@@ -175,8 +175,8 @@ def _traffic(s: Scheduled, target: object, ways: int) -> dict[str, float]:
         bytes = 0.0
         if cache and _touched(s, [x for n in s.nodes for x in _touches(n)])[0] > room:
             bytes = sum(_beyond(s, n, room, measures) for n in s.nodes)
-        found[level] = bytes / RATES[level] / (ways * (CROWDED if level == "memory" and ways > 1 else 1.0))
-    return found
+        bytes_of[level] = bytes / RATES[level] / (ways * (CROWDED if level == "memory" and ways > 1 else 1.0))
+    return bytes_of
 
 
 def _beyond(s: Scheduled, node: Node, room: float, measures: dict[int, tuple[float, float]]) -> float:
@@ -198,20 +198,20 @@ def _beyond(s: Scheduled, node: Node, room: float, measures: dict[int, tuple[flo
 
 def _within(loops: Sequence[For]) -> dict[str, tuple[int, int]]:
     """Ranges of the indices, and 0 for those of loops that are not among these."""
-    found: dict[str, tuple[int, int]] = {}
+    known: dict[str, tuple[int, int]] = {}
     for x in loops:
-        found |= {name: (0, 1 << 10) for name in x.stop.names if name not in found}
-        found[x.index] = 0, max(span(x.stop, found)[1] - 1, 0)
-    return found
+        known |= {name: (0, 1 << 10) for name in x.stop.names if name not in known}
+        known[x.index] = 0, max(span(x.stop, known)[1] - 1, 0)
+    return known
 
 
 def _touches(node: Node) -> Touches:
-    found: Touches = []
+    touches: Touches = []
     for d, around in walk((node,)):
         if isinstance(d, Do):
             loops = _within([x for x in around if isinstance(x, For)])
-            found += [(a, writes, loops) for a, writes in d.accesses()]
-    return found
+            touches += [(a, writes, loops) for a, writes in d.accesses()]
+    return touches
 
 
 def _touched(s: Scheduled, accesses: Touches) -> tuple[float, float]:

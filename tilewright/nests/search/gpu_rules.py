@@ -38,13 +38,13 @@ Ranked = tuple[Schedule, str, float]
 
 def gpu_candidates(s: Schedule, target: Any) -> list[Ranked]:
     """The schedules that are legal, best first, with an estimate of seconds."""
-    found: dict[str, Schedule] = {}
+    schedules: dict[str, Schedule] = {}
     for words, rule in _structures(s, getattr(target, "warp", WARP)):
         try:
-            found.setdefault(words, rule())
+            schedules.setdefault(words, rule())
         except Illegal:
             continue
-    every = [(x, words, gpu_seconds(x.now, target)) for words, x in found.items()]
+    every = [(x, words, gpu_seconds(x.now, target)) for words, x in schedules.items()]
     return sorted(every, key=lambda x: x[2])
 
 
@@ -61,29 +61,29 @@ def _structures(s: Schedule, warp: int) -> Iterator[tuple[str, Callable[[], Sche
         for threads, rows in (x for x in ROWS if x[0] % warp == 0 and x[0] <= longest):
             words = f"{threads} threads for each row" + f", {rows} rows in a CTA" * (rows > 1)
             yield words, partial(_rows, s, outer, threads, rows)
-    whole = next((b for b in bands(s.now) if set(chain) <= set(b.loops)), None)
+    band = next((b for b in bands(s.now) if set(chain) <= set(b.loops)), None)
     order = sorted(free, key=lambda x: -_consecutive(s.now, x))
-    sums = list(whole.sums) if whole is not None else []
+    sums = list(band.sums) if band is not None else []
     for across, down in FLAT:
         x, y = order[0], next((z for z in free if z != order[0]), None)
         if (y is None) == (down > 1):
             continue
         rest = [z for z in chain if z not in (x, y)]
         words = f"{across} x {down} threads" if y is not None else f"{across} threads"
-        yield words, partial(_threads, s, x, y, across, down, rest, sums, whole)
-    if whole is not None and sums and len(order) > 1:
+        yield words, partial(_threads, s, x, y, across, down, rest, sums, band)
+    if band is not None and sums and len(order) > 1:
         for (wide, mine, depth), shared in product(TILES, (True, False)):
             words = f"tiles of {wide} x {wide}, {mine} x {mine} for each thread" + ", shared memory" * shared
-            yield words, partial(_tiles, s, whole, order[0], order[1], wide, mine, depth if shared else 0)
+            yield words, partial(_tiles, s, band, order[0], order[1], wide, mine, depth if shared else 0)
 
 
 def _chain(s: Schedule) -> list[str]:
     """Loops directly one in the other, from the outermost on, that have constant numbers of rounds."""
-    nodes, found = s.now.nodes, list[str]()
+    nodes, chain = s.now.nodes, list[str]()
     while len(nodes) == 1 and isinstance(nodes[0], For) and nodes[0].extent is not None:
-        found.append(nodes[0].index)
+        chain.append(nodes[0].index)
         nodes = nodes[0].body
-    return found
+    return chain
 
 
 def _independent(s: Schedule, loop: str) -> bool:

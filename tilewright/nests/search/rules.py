@@ -45,14 +45,14 @@ def candidates(s: Schedule, target: Any, threads: int = 1) -> list[Candidate]:
     if not isinstance(target, CpuTarget):
         ranked = [Candidate(x, words, seconds) for x, words, seconds in gpu_candidates(s, target)]
         return [*ranked, Candidate(s, "as written", max([ALONE, *[2 * c.seconds for c in ranked]]))]
-    found = {"as written": s}
+    schedules = {"as written": s}
     for start, words in _separated(s):
         for x, said in _moved(start, target):
             if unrolled_statements(x.now) <= COPIES:
-                found.setdefault(", ".join(filter(None, (words, said))), x)
+                schedules.setdefault(", ".join(filter(None, (words, said))), x)
     if threads > 1:
-        found = {words: _shared(x, threads) for words, x in found.items()}
-    every = [Candidate(x, words, estimate(x.now, target, threads).seconds) for words, x in found.items()]
+        schedules = {words: _shared(x, threads) for words, x in schedules.items()}
+    every = [Candidate(x, words, estimate(x.now, target, threads).seconds) for words, x in schedules.items()]
     return sorted(every, key=lambda c: c.seconds)
 
 
@@ -95,9 +95,9 @@ def _joined(s: Schedule) -> Iterator[tuple[Schedule, int]]:
     for one, two in joinable(s.now)[:1]:
         n = s.now.loop(one).extent or 0
         for rows in [x for x in JOINED if n % x == 0 and n > x][:2]:
-            found = _tried(s, partial(tiled, one=one, two=two, rows=rows))
-            if found is not None and 4 * (found.now.loop(f"{one}.j").extent or 0) * rows >= 3 * n:
-                yield found, rows
+            schedule = _tried(s, partial(tiled, one=one, two=two, rows=rows))
+            if schedule is not None and 4 * (schedule.now.loop(f"{one}.j").extent or 0) * rows >= 3 * n:
+                yield schedule, rows
 
 
 def _apart(s: Schedule, among: set[str] | None = None) -> Schedule | None:
@@ -203,12 +203,12 @@ def _partial_moves(b: Band, target: Any, rows: list[str]) -> Iterator[Move]:
     place = b.loops.index
     for lane in b.summed_lanes[:1]:
         most = b.extents[place(lane)] // lanes_of(b, lane, target)
-        found = [(1, v) for v in (4, 8, 2) if v <= most]
+        shapes_of_parts = [(1, v) for v in (4, 8, 2) if v <= most]
         if rows:
             n = b.extents[place(rows[0])]
             shapes = (4, 1), (4, 2), (8, 1), (2, 4), (2, 2), (3, 2), (5, 1)
-            found = [(r, v) for r, v in shapes if n % r == 0 and v <= most][:3] + found[:1]
-        for r, v in found:
+            shapes_of_parts = [(r, v) for r, v in shapes if n % r == 0 and v <= most][:3] + shapes_of_parts[:1]
+        for r, v in shapes_of_parts:
             yield Move(place(lane), v, place(rows[0]) if r > 1 else -1, r, partial=True)
 
 
@@ -233,7 +233,7 @@ def _shapes(b: Band, lane: str, row: str | None, lanes: int, target: Any) -> lis
     along = [a for a in operands if any(lane in p.names for p in a.subscripts)]
     down = [a for a in operands if row is not None and any(row in p.names for p in a.subscripts)]
     both = [a for a in along if a in down]
-    found = {}
+    costs = {}
     for v in (1, 2, 3, 4, 6, 8):
         for r in (1, 2, 3, 4, 6, 8, 12, 14):
             if v > most or r > high or len(targets)*r*v + v*len(along) + 1 > registers:
@@ -241,8 +241,8 @@ def _shapes(b: Band, lane: str, row: str | None, lanes: int, target: Any) -> lis
             loads = (len(along) - len(both)) * v + (len(down) - len(both)) * r + len(both) * r * v
             clocks = max(r * v / 2, loads / 2, 4.0) / (r * v)
             waste = (-(-wide // (v * lanes)) * v * lanes / wide) * (1 if high % r == 0 else 1.05)
-            found[r, v] = (clocks + 0.02 * loads / (r * v)) * waste
-    return sorted(found, key=lambda x: found[x])[:SHAPES]
+            costs[r, v] = (clocks + 0.02 * loads / (r * v)) * waste
+    return sorted(costs, key=lambda x: costs[x])[:SHAPES]
 
 
 # ---- threads of a CPU

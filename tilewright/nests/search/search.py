@@ -83,13 +83,13 @@ def best(nest: LoopNest, args: Sequence[Any], target: Any = None, *, timed: bool
         return _found[name]
     with _listener(progress) as listen:
         times, pieces = (1, [nest]) if together else in_turn(s, chip, threads)
-        found = list[Found]()
+        results = list[Found]()
         for piece in pieces:
-            each = s if piece is nest else schedule_of(piece, args)
-            found.append(known(each, chip, threads) or search(each, args, chip, threads, timed=timed, listen=listen,
+            plan = s if piece is nest else schedule_of(piece, args)
+            results.append(known(plan, chip, threads) or search(plan, args, chip, threads, timed=timed, listen=listen,
                                                               time_limit=time_limit))
-    one = found[0] if times == len(found) == 1 else Several(times, tuple(found))
-    if isinstance(one, Several) and not isinstance(chip, CpuTarget) and not all(x.changed for x in found):
+    one = results[0] if times == len(results) == 1 else Several(times, tuple(results))
+    if isinstance(one, Several) and not isinstance(chip, CpuTarget) and not all(x.changed for x in results):
         one = Found(s, "as written", 1.0, None, None, "since a part of it has no schedule for a GPU")
     _found[name] = one
     return one
@@ -97,9 +97,9 @@ def best(nest: LoopNest, args: Sequence[Any], target: Any = None, *, timed: bool
 
 def in_turn(s: Schedule, target: Any, threads: int) -> tuple[int, list[LoopNest]]:
     """(how often, the parts) of loops that are called one after the other; (1, the nest) where they are one."""
-    whole = 1, [s.nest]
+    undivided = 1, [s.nest]
     if isinstance(target, CpuTarget) and threads == 1:
-        return whole
+        return undivided
     statements, times, now = s.nest.statements, 1, s.now
     while len(now.nodes) == 1 and all(x.loops for x in statements):
         top = statements[0].loops[0]
@@ -120,9 +120,9 @@ def in_turn(s: Schedule, target: Any, threads: int) -> tuple[int, list[LoopNest]
         groups[-1].append(x) if same else groups.append([x])
     scalars = [{a.array for x in g for a in (x.target, *leaves(x.value))} & s.nest.scalars.keys() for g in groups]
     if any(a & b for n, a in enumerate(scalars) for b in scalars[:n]) or (times == 1 and len(groups) == 1):
-        return whole
+        return undivided
     if isinstance(target, CpuTarget) and estimate(s.now, target).seconds < PART * times * len(groups):
-        return whole
+        return undivided
     return times, [replace(s.nest, statements=tuple(g)) for g in groups]
 
 
@@ -157,13 +157,13 @@ def search(s: Schedule, args: Sequence[Any], target: Any, threads: int = 1, *, t
     if shared(s, args):
         return Found(s, "as written", 1.0, None, None, "since an array that is written shares memory with another one")
     try:
-        found = candidates(s, target, threads)
+        ranked = candidates(s, target, threads)
     except ValueError as error:             # of loops whose subscripts are no sums of indices, for one
         return Found(s, "as written", 1.0, None, None, f"since {error}")
-    tell({"event": "candidates", "of": len(found)})
-    first = next(c.seconds for c in found if not c.schedule.steps or c.words == "as written")
-    reach = FAR * found[0].seconds
-    finalists = _different([c for c in found if c.schedule.steps and c.seconds <= reach])
+    tell({"event": "candidates", "of": len(ranked)})
+    first = next(c.seconds for c in ranked if not c.schedule.steps or c.words == "as written")
+    reach = FAR * ranked[0].seconds
+    finalists = _different([c for c in ranked if c.schedule.steps and c.seconds <= reach])
     on = trial(s, args, target) if timed else ""
     checked = list[Candidate]()
     for c in finalists:

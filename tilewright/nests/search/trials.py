@@ -185,9 +185,9 @@ def _wrong_here(s: Schedule) -> str | None:
         return "there are no small arrays for its operations"
     random, results = np.random.default_rng(0), []
     numbers = {name: random.integers(-3, 4, x.shape).astype(x.element.numpy) for name, x in layouts.items()}
-    for each in (start, done):
-        arrays = {name: laid_out(each.now.arrays[name], x) for name, x in numbers.items()}
-        each.compile()(*[arrays[p.name] if p.name in arrays else sizes.get(p.name, 1.0) for p in s.nest.parameters])
+    for schedule in (start, done):
+        arrays = {name: laid_out(schedule.now.arrays[name], x) for name, x in numbers.items()}
+        schedule.compile()(*[arrays[p.name] if p.name in arrays else sizes.get(p.name, 1.0) for p in s.nest.parameters])
         results.append(arrays)
     return None if verified.equal(s.nest, *results) else "it leaves other numbers than the loops as written"
 
