@@ -142,17 +142,17 @@ class Attention:
     """An attention: which arrays, which mask, which function of the scores.
 
     sequences, heads, kv_heads      query head h reads kv head h // (heads // kv_heads)
-    size, value_size                elements of a query and of a key; of a value, by default as many
-    queries, keys   of each sequence; of ragged sequences all together, of paged ones the most that the table has
-    q, kv, out      number formats of queries, of keys and values, and of the result; by default q's, of e4m3fn bf16
+    size, value_size                elements of a query and of a key; elements of a value, by default `size`
+    queries, keys   how many there are in a sequence; in ragged sequences together; the most keys of a paged cache
+    q, kv, out      number formats of queries, of keys and values, and of the result (default: `q`, or bf16 for e4m3fn)
     scale           products of queries and keys are multiplied by it first; by default 1 / sqrt(size)
-    before, after   a query at position i sees keys i - before to i + after; None: without an end
+    before, after   a query at position i sees keys i - before to i + after; None: no limit
     upper           positions of queries begin at 0 in each sequence, rather than end at its last key
     softcap         c: scores become c tanh(score / c) before all else; 0: none. It is part of `score`, too
-    score           the text of a Score; "": scores stay
-    sinks           every head has one more logit in the sum, without a value
+    score           the text of a Score; "": scores are not changed
+    sinks           the softmax's sum of each head has one more term, exp(sink), which has no value
     lse             log(sum(exp(scores))) of each row is a result
-    ragged          sequences by offsets
+    ragged          sequences have unequal lengths, which offsets say
     page            keys in a page of a paged cache; 0: it is not paged
     factors         q, k and v have a factor for each head of each sequence
 

@@ -36,13 +36,13 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool | str = False, window: Any
                 right"); with "upper left" the first one stands beside the first key, as torch's is_causal has it
     window      (before, after), or one number for both: how many keys before and after its position a query sees; None:
                 all of that side
-    scale       of the products; default 1 / sqrt(size)
+    scale       factor of the products; default 1 / sqrt(size)
     bias        an array that broadcasts to [sequences, heads, queries, keys]: floats, which are added to the scores, or
                 bool, False hiding a key; or a function of (score, i, j, head), traced once with symbols
                 (docs/epilogues.md): the scaled product, the query's position, the key's index, the query's head
     operands    further parameters of such a function by name: arrays that broadcast like bias
     softcap     c: scores become c tanh(score / c), before bias
-    sinks       [heads]: one more logit of each head, in the sum alone
+    sinks       [heads]: a score of each head that is added to the softmax's sum as exp(sink), and has no value
     return_lse  True: a tuple with log(sum(exp(scores))), [..., heads, queries] in f32 (f64)
     q_scale, k_scale, v_scale   a number, or float32 that broadcasts to [sequences, heads] (kv heads): factors of
                 numbers in e4m3fn and int8

@@ -49,7 +49,7 @@ def quantize(x: ArrayLike, format: object, axis: int | None = -1, *, group: int 
     group       for formats that are not block-scaled: how many neighbours along `axis` share a scale. None: all.
     zero_points True, for integers: each scale has a zero point, too. Numbers are (element - zero point) * scale,
                 so that elements use the format's whole range even if most numbers have one sign.
-    nibbles     whether i4, u4 and e2m1 have two elements to a byte, along the last axis. None: if there are groups.
+    nibbles     whether i4, u4 and e2m1 have two elements to a byte, along the last axis. None: yes with groups.
 
     In formats that are not block-scaled a scale is the largest absolute value divided by the format's largest number,
     an f32 of at least 2^-126 (1 if all are zero). Elements are x / scale, in f32 (f64 where x has more digits than

@@ -48,7 +48,7 @@ def optimize(f: Callable[..., Any] | Loops | Function, *args: Any, grid: int | S
                 tilewright.ir.Kernel, for CTAs of a GPU too, whose pointers then are contiguous arrays
     args        arrays with the shapes, strides, formats and device of later calls, whole numbers and floats; a shape in
                 place of an array stands for one of f32. Elements are neither read nor written here
-    grid        of a recorded kernel for CTAs: how many a launch has, as in tilewright.simulate
+    grid        number of CTAs of a launch of a recorded kernel, as in tilewright.simulate
     target      the chip for which plans are named: by default this machine's processor, or the GPU that has the
                 arrays
 

@@ -17,13 +17,13 @@ def kernel(emit: Callable[..., Any] | None = None, /, **given: Any) -> Any:
     """A decorator for an emitter, a function that records a kernel and returns it (`return k.function`).
 
     `tw.kernel(emit)`, or `@tw.kernel` without parameters, is a function to call with arrays: `add = tw.kernel(emit)`,
-    `add(n, x, y, z)`. With NumPy's arrays it runs on this machine's CPU, a kernel of `each` on as many threads as
-    `tilewright.get_num_threads()` says where that pays; with arrays in a GPU's memory (torch, CuPy, DLPack,
-    __cuda_array_interface__) there, on their library's stream. The emitter's parameter `threads` is None for a CPU, and
-    on a GPU the threads of a CTA, 256 or what `tw.kernel(emit, threads=128)` says; `warp` is the lanes of a warp;
-    others need defaults. `grid=` of a call is the number of CTAs. By default it is one, or for a kernel of `each`
-    enough that each thread, or each row, has one iteration. TypeError, ValueError or OverflowError for arguments that
-    do not fit the kernel's parameters.
+    `add(n, x, y, z)`. With NumPy's arrays it runs on this machine's CPU (a kernel of `each` on up to
+    `tilewright.get_num_threads()` threads); with arrays in a GPU's memory (torch, CuPy, DLPack,
+    __cuda_array_interface__) on that GPU, on their library's stream. The emitter's parameter `threads` is None for a
+    CPU, and for a GPU the number of threads of a CTA: 256, or the number in `tw.kernel(emit, threads=128)`. Its
+    parameter `warp` is the number of lanes of a warp; other parameters need default values. `grid=` of a call is the
+    number of CTAs. By default it is one, or for a kernel of `each` so many that each thread, or each row, has one
+    iteration. TypeError, ValueError or OverflowError for arguments that do not fit the kernel's parameters.
 
     a*b + c of floats in a kernel is one operation with one rounding, on all targets and in the simulator; `with
     k.exact():` keeps operations apart.

@@ -50,8 +50,8 @@ add("block_scale_fp8", "A product with block scales",
     "two scales before it is added to C.", lambda title: lanes.scale_blocks(_scaled("e4m3fn"), title))
 
 add("mfma_scale_fp32_32x32x64_fp8_fp8", "Registers of a scaled product of fp8",
-    "The lane that holds each element of A, B and D, and each scale: lane 0 is red, lane 32 green. A lane's "
-    f"elements are of two blocks, 16 of each, its scale is of one. {WHERE}",
+    "The lane that holds each element of A, B and D, and each scale: lane 0 is red, lane 32 green. A lane has "
+    f"16 elements of each of two blocks, and the scale of one of these blocks. {WHERE}",
     lambda _: lanes.layouts(_scaled("e4m3fn")))
 
 add("mfma_scale_fp32_32x32x64_fp4_fp4", "Registers of a scaled product of fp4",

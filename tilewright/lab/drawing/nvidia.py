@@ -108,8 +108,8 @@ add("b_gmem_loads", "The tile of B on its way to shared memory",
     lambda title: staged.straight(title, records.chosen("padded", "load", "b"), 128))
 
 add("warp_level_design", "Warp tiles",
-    "The eight warps of a CTA and the part of its tile that each computes; of the last one the column of A and the "
-    "row of B that it reads in one step.",
+    "The eight warps of a CTA and the part of its tile that each computes. For the last warp, the column of A and "
+    "the row of B that it reads in one step are marked.",
     gpu_tiles.warps)
 
 add("thread_level_design", "Lanes of a warp",

@@ -127,7 +127,7 @@ class Schedule:
         space   "registers", "shared" (of a CTA, whose thread loops are axes, too; all threads copy) or "memory"
         pad     unused elements at the end of each row of the first axis, against conflicts of shared memory's
                 banks
-        name    the name of the buffer; by default the array's with _reg, _shared or _buf
+        name    the name of the buffer; by default the array's name followed by _reg, _shared or _buf
 
         Elements of a buffer that are beyond the array are 0. So conditions that a split added to statements which only
         use buffers are dropped where they make no difference.
