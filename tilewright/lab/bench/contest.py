@@ -113,9 +113,11 @@ class Bench:
         if self.job.deadline_s is None:
             return None
         need, left = self._need([p.name for p in self.seated(case)[0]], case), self._left()
-        if need <= left and left > 0:
+        if left <= 0:
+            return f"the {self.job.deadline_s:.0f} s planned are over"
+        if need <= left:
             return None
-        return f"about {need:.0f} s more, and {max(left, 0):.0f} s are left of the {self.job.deadline_s:.0f} s planned"
+        return f"about {need:.0f} s more, and {left:.0f} s are left of the {self.job.deadline_s:.0f} s planned"
 
     def run(self, case: Case) -> Result:
         """A row for each way of each peer.  If the device is lost, what there is so far."""
