@@ -2,8 +2,11 @@
 
 CTAs that run at once read the same rows of A and columns of B at about the same time: of a round of them each byte
 comes once. Where A and B together fit into L2 they stay there from round to round; where they do not, a round finds
-nothing that the one before has read. What is written stays in L2 until there is no room, and what is there in the end
-is not counted.
+nothing that the one before has read. CTAs that share a multiprocessor get unequal shares of it and drift apart, so
+that those of one group of rows (`group_m`) read columns of B long before those of the next group. What is written
+leaves L2 with what is read: in the end L2 holds a part of it, which is not counted.
+
+15 plans of products of 2039 to 8192 moved 0.82 to 1.15 times these bytes on an H200 (2026-12-01).
 """
 from __future__ import annotations
 
@@ -20,16 +23,15 @@ if TYPE_CHECKING:
     from tilewright.plans.nvidia_plan import NvidiaPlan
     from tilewright.targets.nvidia import GpuTarget
 
-KEPT = 0.8              # of L2, for what was written last
+KEPT = 0.5              # of what was written last and would fit into L2, that has not been written back in the end
 
 
 def bytes_of(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget, memory: Sequence[Term]) -> int:
     """Bytes of DRAM of a product whose bytes are these if each is moved once (`Cost.traffic["memory"]`)."""
     once = sum(term.bytes for term in memory if term.what in ("A", "B"))
-    others = total(memory) - once
-    written = sum(term.bytes // term.times if term.what == "parts" else term.bytes for term in memory
-                  if term.what in ("C", "parts"))
-    return max(_operands(shape, plan, target, once), once) + others - min(written, int(KEPT * target.l2))
+    written = sum(term.bytes // (1 + (term.what == "parts")) for term in memory if term.what in ("C", "parts"))
+    moved = max(_operands(shape, plan, target, once), once) + total(memory) - once
+    return moved - min(written, int(KEPT * target.l2 * written / moved))
 
 
 def _operands(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget, once: int) -> int:
@@ -43,5 +45,6 @@ def _operands(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget, once: int) -
     tiles_m, tiles_n = ceil(s.m / rows), ceil(s.n / columns)
     wide = min(ceil(together / min(plan.group_m, tiles_m)), tiles_n)
     high = min(ceil(together / wide), tiles_m)
-    each = (high*rows*s.bits[0] + wide*columns*s.bits[1]) * s.k // 8
+    groups = high / min(plan.group_m, high) if plan.resident(shape, target) > 1 else 1
+    each = (high*rows*s.bits[0] + groups*wide*columns*s.bits[1]) * s.k // 8
     return int(each * s.batch * tiles_m * tiles_n * plan.split_k / together)

@@ -40,7 +40,7 @@ ORIGINS = {choice.MEASURED: "measured to be the fastest (tilewright tune show)",
            choice.NEARBY: "measured to be the fastest for a shape nearby (tilewright tune show)",
            choice.PACKED: choice.PACKED}
 MODEL = "the model, with rates of "
-DRAM = "predicted between DRAM and an L2 that was empty, by what L2 keeps"
+DRAM = "predicted between DRAM and an empty L2; counters of an H200 have 0.8 to 1.2 of such predictions"
 REST = "launch, and work that does not overlap with the bound above"
 
 
