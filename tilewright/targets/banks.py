@@ -10,9 +10,9 @@ others, and only lanes of the same phase can be in one another's way.
                together with 20 to 23, and so on; writes take eight that follow each other
     gfx950     as gfx942, but 64 banks for reads of 8 bytes, in halves, and of 16, in quarters of their own
 
-Sources. NVIDIA: 1,818 patterns of addresses on an H100 (sm_90), all wavefronts that Nsight Compute counts as this rule
-says (bench/results/shared_patterns.json). AMD: Composable Kernel's documentation, "Understanding AMD GPU LDS and
-Bank Conflicts",
+Sources. NVIDIA: 1,818 patterns of addresses on an H100 and an H200: all wavefronts that Nsight Compute counts are as
+this rule says (bench/results/shared_patterns.json). AMD: Composable Kernel's documentation, "Understanding AMD GPU LDS
+and Bank Conflicts",
 https://rocm.docs.amd.com/projects/composable_kernel/en/latest/conceptual/ck_tile/hardware/lds_bank_conflicts.html;
 https://rocm.blogs.amd.com/software-tools-optimization/lds-bank-conflict/README.html; measured on an MI355X by
 HipKittens, https://github.com/HazyResearch/HipKittens (analysis/paper_experiments/phases); rocRoller's LDSBankModel,
