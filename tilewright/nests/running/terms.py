@@ -299,7 +299,7 @@ class Arithmetic:
         k, n = self.k, x.type.length
         single = k.cast(x, vec(f32, n))
         near, bits = k.cast(single, x.type), k.bits_as(single, vec(i32, n))
-        bits = k.select(k.abs(x) < k.abs(near), bits - 1, bits)
+        bits = bits - self.cast(k.abs(x) < k.abs(near), i32)
         return k.bits_as(k.select(x == near, bits, bits | 1), single.type)
 
     def constant(self, x: Any, t: Type) -> Value:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tilewright.nests.nest import Access
+from tilewright.nests.nest import Access, arithmetic
 from tilewright.nests.schedules.schedule import Schedule
 from tilewright.nests.schedules.scheduled import Illegal, Scheduled
 from tilewright.nests.tree import Do, For, When, walk
@@ -35,8 +35,11 @@ class Band:
 
     @property
     def itemsize(self) -> int:
-        """Bytes of the widest elements that are accessed."""
-        return max(self.scheduled.element(a.array).bytes for a, _ in self.accesses)
+        """Bytes of the widest elements that are accessed or computed."""
+        element = self.scheduled.element
+        computed = [arithmetic(d.value, [element(a.array) for a, writes in d.accesses() if not writes])
+                    for d in self.statements if d.reduce or d.value[0] != "number"]
+        return max(t.bytes for t in (*computed, *[element(a.array) for a, _ in self.accesses]))
 
     @property
     def signature(self) -> Any:
