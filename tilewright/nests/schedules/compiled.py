@@ -20,7 +20,7 @@ from tilewright.nests.running import verified
 from tilewright.nests.running.again import Calls
 from tilewright.nests.running.execution import look
 from tilewright.nests.running.lower import Lowered, lower
-from tilewright.nests.schedules.conditions import hoisted, narrowed
+from tilewright.nests.schedules.conditions import hoisted, narrowed, versioned
 from tilewright.nests.schedules.dependences import span
 from tilewright.nests.schedules.lanes import UNROLLED
 from tilewright.nests.schedules.scheduled import Illegal, Layout, Scheduled, scheduled, widest
@@ -161,8 +161,9 @@ def on_gpu(s: Scheduled) -> bool:
 def for_kernels(s: Scheduled) -> tuple[Node, ...]:
     """The nodes; loops that are axes of a buffer in registers are unrolled, and conditions stand around loops."""
     s, names = narrowed(s), s.unrolled()
-    return hoisted(rewritten(s.nodes, lambda n: (
+    nodes = hoisted(rewritten(s.nodes, lambda n: (
         (replace(n, mark="unroll"),) if isinstance(n, For) and n.index in names and not n.mark else (n,))))
+    return versioned(nodes) if on_gpu(s) else nodes
 
 
 def layout_of(x: Any, element: Any) -> Layout:
@@ -198,6 +199,7 @@ class Wants:
         self.factors: dict[int, int] = {}
         self.least = {a[0]: a[1] + 1 for method, a, _ in steps if method == "pipeline"}
         self.lanes = next((a[0] for method, a, _ in steps if method == "lanes"), 1)
+        self.held = any(method == "lanes" and o for method, _, o in steps)
         self.bound = {x.index for x in last.loops if x.mark}
 
     def needed(self, name: str, rounds: int, at: int = 0) -> int:
@@ -214,6 +216,8 @@ class Wants:
             if method == "fuse" and name in arguments[:2]:
                 return rounds
         if self.lanes > 1 and name not in self.bound:
+            if self.held:
+                return min(rounds, FEW * self.lanes * VECTOR + rounds % (self.lanes * VECTOR))
             turns = FEW * UNROLLED if rounds % (UNROLLED * self.lanes) == 0 else FEW
             return min(rounds, turns * self.lanes + rounds % self.lanes)
         return rounds if name in self.kept else min(rounds, self.least.get(name, FEW))

@@ -3,6 +3,7 @@
     relaxed(s)          statements on buffers lose what of a condition only says which lanes and unrolled rounds count,
                         where more of them add zeros or change what nobody reads
     hoisted(nodes)      for a kernel: what all statements of a loop share stands around the loop, or ends it
+    versioned(nodes)    for a GPU's: rounds that are code have a version without conditions, where all of them hold
 """
 from __future__ import annotations
 
@@ -10,10 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 from tilewright.nests.nest import Access, leaves
-from tilewright.nests.polynomial import Polynomial
+from tilewright.nests.polynomial import Polynomial, polynomial
 from tilewright.nests.schedules.dependences import Range, span
 from tilewright.nests.schedules.scheduled import Scheduled, simplified, widest
-from tilewright.nests.tree import Do, For, Mma, Node, When, rewritten, walk
+from tilewright.nests.tree import Do, For, Mma, Node, Sync, When, rewritten, walk
 
 
 def relaxed(s: Scheduled) -> tuple[Scheduled, list[str]]:
@@ -143,6 +144,24 @@ def hoisted(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
         else:
             result.append(n)
     return tuple(result)
+
+
+def versioned(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    """A thread whose unrolled rounds are all there then loads for all of them before it computes."""
+    found: list[Node] = []
+    for n in nodes:
+        if isinstance(n, For) and n.mark == "unroll" and n.extent not in (None, 1) and not any(
+                isinstance(x, (Sync, Mma)) for x, _ in walk(n.body)):
+            last = [c for c in n.body[0].conditions if n.index in c.names] if isinstance(n.body[0], When) else []
+            if len(last) == 1 and last[0].linear().factors[n.index] < 0 and len(n.body) == 1:
+                whole = last[0].replaced({n.index: n.stop - 1})
+                plain = replace(n, body=versioned(_without(n.body[0], (last[0],))))
+                found += [When((whole,), (plain,)), When((polynomial(-1) - whole,), (n,))]
+                continue
+        if isinstance(n, (For, When)):
+            n = replace(n, body=versioned(n.body))
+        found.append(n)
+    return tuple(found)
 
 
 def _without(n: Node, conditions: tuple[Polynomial, ...]) -> tuple[Node, ...]:

@@ -8,7 +8,8 @@
                                           for j.o: y[i, 32*j.o + lane] = x[i, 32*j.o + lane] - m
 
 Scalars are computed by every thread, elements outside of loops are stored by one of them. Lanes of a warp exchange
-partial sums; those of several warps go through shared memory.
+partial sums; those of several warps go through shared memory. Rows that several loops read can be held in registers
+(held.py).
 """
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from tilewright.ir import Type, i32
 from tilewright.nests.nest import Access, Term, leaves
 from tilewright.nests.polynomial import Polynomial, polynomial
 from tilewright.nests.schedules.dependences import dependences
+from tilewright.nests.schedules.held import Held, held_rows, over_held
 from tilewright.nests.schedules.operations import Done
 from tilewright.nests.schedules.partial import REDUCTIONS, identity, in_parts
 from tilewright.nests.schedules.scans import BITS, Extremum, Scan, combined, extremum, scan, shared
@@ -29,7 +31,7 @@ UNROLLED = 4            # rounds of a thread that are written as code, so that t
 LANE, OF_WARP, IN_WARP = "lane", "lane.warp", "lane.place"
 
 
-def lanes(s: Scheduled, threads: int) -> Done:
+def lanes(s: Scheduled, threads: int, hold: bool = False) -> Done:
     """Share the rounds of all loops inside of those that are bound among so many threads."""
     if threads % WARP or not WARP <= threads <= 1024:
         raise Illegal(f"lanes are a multiple of {WARP} threads up to 1024, not {threads}")
@@ -46,7 +48,8 @@ def lanes(s: Scheduled, threads: int) -> Done:
     if threads > WARP and "thread.y" in marks:
         raise Illegal("lanes of several warps are all threads of a CTA: nothing may be bound to thread.y")
     sharing = _Sharing(s, threads)
-    body = tuple(sharing.nodes(nodes))
+    loaded = sharing.hold(nodes) if hold else ()
+    body = (*loaded, *sharing.nodes(nodes))
     if not sharing.shared:
         raise Illegal("no loop has rounds that threads could share")
     rings = [(OF_WARP, 0, WARP, threads // WARP), (IN_WARP, 0, 1, WARP)] if threads > WARP else []
@@ -56,6 +59,9 @@ def lanes(s: Scheduled, threads: int) -> Done:
     for loop in reversed(around):
         tree = (For(loop.index, loop.start, loop.stop, loop.step, tree, loop.line, loop.mark, loop.below, loop.rings),)
     said = f"lanes: {threads} threads share the rounds of {', '.join(dict.fromkeys(sharing.shared))}"
+    if hold:
+        arrays = ", ".join(dict.fromkeys(x.row.array for x in sharing.held))
+        said += f"; rows of {arrays} are held in registers: only read"
     sums = f"; {', '.join(dict.fromkeys(sharing.sums))} in parts, which are added up in another order"
     return Scheduled(tree, s.arrays, {**s.buffers, **sharing.buffers}), said + sums * bool(sharing.sums)
 
@@ -67,8 +73,18 @@ class _Sharing:
         self.s, self.threads = s, threads
         self.buffers: dict[str, Buffer] = {}
         self.shared, self.sums, self.scans = list[str](), list[str](), False
+        self.held = list[Held]()
         self.meet = Sync("warp" if threads == WARP else "cta")
         self.serial = False                         # inside of a loop whose rounds follow each other
+
+    def hold(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+        """The copies of rows that are held, with which each thread begins."""
+        loops = [n for n in nodes if isinstance(n, For) and not n.mark and self.reduced(n) is not None]
+        self.held = held_rows(self.s, loops, self.threads, lambda array, shape: self.buffer(
+            f"{array}_row", self.s.element(array), shape, "registers").array)
+        if not self.held:
+            raise Illegal("no array has a row that several loops read, and that registers can hold")
+        return tuple([x.copied(polynomial(LANE)) for x in self.held])
 
     def nodes(self, nodes: tuple[Node, ...]) -> Iterator[Node]:
         """Every thread comes by here in every round."""
@@ -164,12 +180,12 @@ class _Sharing:
         element = self.buffers[array].element if array in self.buffers else in_parts(self.s, d)
         return self.buffer(f"{array}_{what}", element)
 
-    def buffer(self, base: str, element: Type, shape: tuple[int, ...] = ()) -> Access:
-        """A new register, or shared memory of this shape."""
+    def buffer(self, base: str, element: Type, shape: tuple[int, ...] = (), space: str = "shared") -> Access:
+        """A new register, or memory of this shape."""
         name, n = base, 2
         while name in self.buffers or name in self.s.buffers or name in self.s.arrays:
             name, n = f"{base}{n}", n + 1
-        self.buffers[name] = Buffer(shape, "shared" if shape else "registers", element)
+        self.buffers[name] = Buffer(shape, space if shape else "registers", element)
         return Access(name, ())
 
     def extremum(self, loop: For, best: Extremum) -> Iterator[Node]:
@@ -222,6 +238,9 @@ class _Sharing:
     def distributed(self, loop: For, body: tuple[Node, ...]) -> Iterator[Node]:
         """The loop, each thread with every so manieth round."""
         self.shared.append(loop.index)
+        if mine := [x for x in self.held if loop.index in x.loops]:
+            yield over_held(self.s, loop, body, mine, polynomial(LANE))
+            return
         extent, outer = loop.extent or 0, f"{loop.index}.o"
         divides = extent % self.threads == 0
         turns = -(-extent // self.threads)

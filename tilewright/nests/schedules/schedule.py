@@ -44,7 +44,7 @@ OPERATIONS: dict[str, Callable[..., operations.Done]] = {       # of a tree, arg
     "join": lambda s, a, o: joining.join(s, *a, **o),
     "partial": lambda s, a, o: partial.partial(s, *a),
     "bind": lambda s, a, o: operations.bind(s, *a),
-    "lanes": lambda s, a, o: lanes.lanes(s, *a),
+    "lanes": lambda s, a, o: lanes.lanes(s, *a, **o),
     "tensorize": lambda s, a, o: tensorizing.tensorize(s, a, **o),
     "pipeline": lambda s, a, o: pipelining.pipeline(s, *a),
 }
@@ -148,13 +148,15 @@ class Schedule:
         the outermost ones. Illegal if a round accesses an element that another round writes."""
         return self._then("bind", {**(places or {}), **named})
 
-    def lanes(self, threads: int = 32) -> Schedule:
+    def lanes(self, threads: int = 32, *, hold: bool = False) -> Schedule:
         """Divide the iterations of all loops inside those bound to CTAs (and, with 32 lanes, to thread.y) among
         neighbouring threads: with n threads each executes every n-th iteration. For sums over a loop each thread
         computes a part, and the threads exchange the parts, so that all have the result. It is for loops over rows that
-        compute a sum (softmax), a running sum, or the largest number and its index. It must be the last operation of a
-        schedule; sums are added up in another order."""
-        return self._then("lanes", threads)
+        compute a sum (softmax), a running sum, or the largest number and its index. With `hold` rows that several loops
+        read are loaded once, into registers, as vectors if they have whole ones; Illegal if there are none, or if a
+        thread had more than 64 numbers of 4 bytes (32 of 1024 threads). It must be the last operation of a schedule;
+        sums are added up in another order."""
+        return self._then("lanes", threads, **({"hold": True} if hold else {}))
 
     def pipeline(self, loop: str, stages: int = 2, *, by: str = "async") -> Schedule:
         """Start the copies to shared memory at the beginning of a loop's rounds `stages` - 1 rounds earlier, into a

@@ -12,39 +12,40 @@ An estimate from counts ranks them: instructions, sectors from L2, bytes from me
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import product, takewhile
 from math import prod
 from typing import Any
 
-from tilewright.nests.nest import LEAVES, Term
+from tilewright.nests.nest import LEAVES, Access, Term
 from tilewright.nests.schedules.counts import rounds
 from tilewright.nests.schedules.lanes import WARP
 from tilewright.nests.schedules.operations import independent
 from tilewright.nests.schedules.schedule import Schedule
 from tilewright.nests.schedules.scheduled import Illegal, Scheduled
 from tilewright.nests.search.bands import Band, bands
-from tilewright.nests.tree import For
+from tilewright.nests.tree import Do, For
 
 SECTOR = 32             # bytes
 BANDWIDTH, L2 = 3e12, 5e12      # bytes a second, where a target's record has none
 START = 4e-6            # seconds of a launch
 ROWS = ((32, 8), (32, 4), (128, 1), (256, 1), (1024, 1))   # threads of a row, rows of a CTA
 FLAT = ((256, 1), (128, 1), (64, 4), (32, 8), (32, 4), (128, 2))       # threads along x and y
+EACH = (4, 8)           # rows of a thread
 TILES = ((64, 4, 8), (128, 8, 8), (64, 8, 8), (32, 4, 8), (32, 2, 16))    # columns of a CTA, of a thread, depth
 Ranked = tuple[Schedule, str, float]
 
 
 def gpu_candidates(s: Schedule, target: Any) -> list[Ranked]:
     """The schedules that are legal, best first, with an estimate of seconds."""
-    schedules: dict[str, Schedule] = {}
+    found: dict[str, Schedule] = {}
     for words, rule in _structures(s, getattr(target, "warp", WARP)):
         try:
-            schedules.setdefault(words, rule())
+            found.setdefault(words, rule())
         except Illegal:
             continue
-    every = [(x, words, gpu_seconds(x.now, target)) for words, x in schedules.items()]
+    every = [(x, words, gpu_seconds(x.now, target)) for words, x in found.items()]
     return sorted(every, key=lambda x: x[2])
 
 
@@ -61,6 +62,7 @@ def _structures(s: Schedule, warp: int) -> Iterator[tuple[str, Callable[[], Sche
         for threads, rows in (x for x in ROWS if x[0] % warp == 0 and x[0] <= longest):
             words = f"{threads} threads for each row" + f", {rows} rows in a CTA" * (rows > 1)
             yield words, partial(_rows, s, outer, threads, rows)
+            yield f"{words}, held in registers", partial(_rows, s, outer, threads, rows, True)
     band = next((b for b in bands(s.now) if set(chain) <= set(b.loops)), None)
     order = sorted(free, key=lambda x: -_consecutive(s.now, x))
     sums = list(band.sums) if band is not None else []
@@ -71,6 +73,8 @@ def _structures(s: Schedule, warp: int) -> Iterator[tuple[str, Callable[[], Sche
         rest = [z for z in chain if z not in (x, y)]
         words = f"{across} x {down} threads" if y is not None else f"{across} threads"
         yield words, partial(_threads, s, x, y, across, down, rest, sums, band)
+        for each in EACH if y is not None and not sums else ():
+            yield f"{words}, {each} rows each", partial(_threads, s, x, y, across, down, rest, sums, band, each)
     if band is not None and sums and len(order) > 1:
         for (wide, mine, depth), shared in product(TILES, (True, False)):
             words = f"tiles of {wide} x {wide}, {mine} x {mine} for each thread" + ", shared memory" * shared
@@ -79,11 +83,11 @@ def _structures(s: Schedule, warp: int) -> Iterator[tuple[str, Callable[[], Sche
 
 def _chain(s: Schedule) -> list[str]:
     """Loops directly one in the other, from the outermost on, that have constant numbers of rounds."""
-    nodes, chain = s.now.nodes, list[str]()
+    nodes, found = s.now.nodes, list[str]()
     while len(nodes) == 1 and isinstance(nodes[0], For) and nodes[0].extent is not None:
-        chain.append(nodes[0].index)
+        found.append(nodes[0].index)
         nodes = nodes[0].body
-    return chain
+    return found
 
 
 def _independent(s: Schedule, loop: str) -> bool:
@@ -111,32 +115,34 @@ def _split(s: Schedule, loop: str, factor: int, outer: str, inner: str) -> Sched
 
 
 def _threads(s: Schedule, x: str, y: str | None, across: int, down: int, rest: list[str], sums: list[str],
-             whole: Band | None) -> Schedule:
-    """A thread for each round of one loop, or of two."""
+             band: Band | None, each: int = 1) -> Schedule:
+    """A thread for each round of one loop, or of two; or for `each` rounds of the second one, which share loads."""
     s = _split(s, x, across, f"{x}.b", f"{x}.t")
     places, order = {f"{x}.b": "block.x", f"{x}.t": "thread.x"}, [f"{x}.b", f"{x}.t"]
     if y is not None:
-        s = _split(s, y, down, f"{y}.b", f"{y}.t")
+        if each > 1:
+            s = _split(s, y, each, f"{y}.q", f"{y}.r").unroll(f"{y}.r")
+        s = _split(s, f"{y}.q" if each > 1 else y, down, f"{y}.b", f"{y}.t")
         places |= {f"{y}.b": "block.y"} | ({f"{y}.t": "thread.y"} if down > 1 else {})
         order = [f"{y}.b", f"{x}.b", f"{y}.t", f"{x}.t"]
-    rest = [z for z in rest if z not in sums] + [z for z in rest if z in sums]
+    rest = [z for z in rest if z not in sums] + [z for z in rest if z in sums] + [f"{y}.r"] * (each > 1)
     s = s.reorder(*order, *rest).bind(places) if len(order) + len(rest) > 1 else s.bind(places)
-    if sums and whole is not None and sums[0] in rest:
-        for array in dict.fromkeys(d.target.array for d in whole.statements):
+    if sums and band is not None and sums[0] in rest:
+        for array in dict.fromkeys(d.target.array for d in band.statements):
             outs = [z for z in rest if z not in sums]
             if not outs and s.now.space(array) == "global":
                 s = s.stage(array, sums[0], (), "registers")
     return s
 
 
-def _rows(s: Schedule, outer: list[str], threads: int, rows: int) -> Schedule:
+def _rows(s: Schedule, outer: list[str], threads: int, rows: int, hold: bool = False) -> Schedule:
     """A CTA, or a row of its threads, for each round of the outer loops, whose lanes share the loops inside."""
     last = outer[-1]
     places = {last: "block.x"}
     if rows > 1:
         s = _split(s, last, rows, f"{last}.b", f"{last}.t")
         places = {f"{last}.b": "block.x", f"{last}.t": "thread.y"}
-    return s.bind({**places, **dict(zip(outer[-2::-1], ("block.y", "block.z")))}).lanes(threads)
+    return s.bind({**places, **dict(zip(outer[-2::-1], ("block.y", "block.z")))}).lanes(threads, hold=hold)
 
 
 def _tiles(s: Schedule, b: Band, x: str, y: str, wide: int, mine: int, depth: int) -> Schedule:
@@ -196,20 +202,33 @@ def gpu_seconds(s: Scheduled, target: Any) -> float:
         mine = tuple([x for x in around if not (together and isinstance(x, For) and x.mark.startswith("thread"))])
         runs = rounds(mine) / warp
         issued += runs * (1 + _operations(d.value))
+        vectors = [x for x in around if isinstance(x, For) and x.mark == "vector"]
         for a, _ in d.accesses():
             space, item = s.space(a.array), s.element(a.array).bytes
             if space == "registers":
                 continue
-            issued += runs * (2 if space == "shared" else 3)
+            wide = prod([x.extent or 1 for x in vectors if s.stride(a, x.index) == 1])
+            issued += runs * (2 if space == "shared" else 3) * _loaded(d, a, around) / wide
             if space == "global":
                 arrays.add(a.array)
-                step = 1 if together else abs(s.stride(a, lane.index))
+                step = 1 if together else abs(s.stride(a, lane.index)) / wide
                 sectors += runs * min(warp, max(1.0, step * item * min(warp, lane.extent or 1) / SECTOR))
     filled = min(1.0, ctas * max(threads, 1) / (units * 512)) if ctas < 4 * units else 1.0
     bytes = sum(prod(s.shape(x)) * s.element(x).bytes for x in arrays)
     times = (issued / (units * 4 * clock * max(filled, 1e-3)), sectors * SECTOR / L2 / max(filled, 1e-2),
              bytes / (getattr(target, "bandwidth", 0) or BANDWIDTH))
     return START + max(times) + 0.2 * (sum(times) - max(times))
+
+
+def _loaded(d: Do, a: Access, around: Sequence[Any]) -> float:
+    """The part of an array's loads by a statement that remains, where rounds that are code load an element once."""
+    own = {name for p in a.subscripts for name in p.names}
+    codes = [x for x in around if isinstance(x, For) and x.mark == "unroll" and x.index in own]
+    every = [x for x, writes in d.accesses() if x.array == a.array and not writes]
+    if len(codes) != 1 or len(every) < 2 or (codes[0].extent or 0) > max(EACH):
+        return 1.0
+    rounds = range(codes[0].extent or 1)
+    return len({x.replaced({codes[0].index: n}) for x in every for n in rounds}) / (len(every) * len(rounds))
 
 
 def _operations(term: Term) -> float:
