@@ -78,7 +78,7 @@ def scheduled(s: Schedule, seed: int, counts: Counter[str]) -> Schedule:
         outer = chain(s.now.loops[0])[:r.choice([1, 1, 2])]
         try:
             s = s.bind(dict(zip(outer, r.choice([("block.x", "block.y"), ("thread.y", "block.x")])))).lanes(
-                r.choice([32, 32, 64]))
+                r.choice([32, 32, 64]), hold=r.random() < 0.4)
         except (Illegal, Refused):
             counts["schedule: lanes illegal"] += 1
         else:

@@ -149,6 +149,31 @@ def borrowed(X, Y):
         Y[i] = at
 
 
+def weighted(X, W, Y):
+    """Loops with other first rounds; one row is read by two loops, the other by all rows of a CTA."""
+    for i in range(X.shape[0]):
+        m = X[i, 0] + W[0]
+        for j in range(1, X.shape[1]):
+            m = max(m, X[i, j] + W[j])
+        s = 0
+        for j in range(X.shape[1]):
+            s += abs(X[i, j] * W[j] - m)
+        for j in range(2, X.shape[1]):
+            Y[i, j - 2] += s * W[j]
+
+
+def cornered(X, Y):
+    """Rows outside of X are none that its loops read."""
+    for i in range(Y.shape[0]):
+        s = 0
+        for j in range(X.shape[1]):
+            if i + j < X.shape[0]:
+                s += X[i, j]
+        for j in range(X.shape[1]):
+            if i + j < X.shape[0]:
+                Y[i] += s * X[i, j]
+
+
 SHAPES = {rowsums: [(5, 70), (5,)], softmax: [(3, 256), (3, 256)], twice: [(2, 3, 130), (2, 3), (2, 3, 130)],
           prefix: [(5, 513), (5, 513)], running: [(3, 256), (3, 256)], records: [(3, 70), (3, 70)],
           last_least: [(5, 70), (5,), (5,)], first_nearest: [(5, 2), (130, 2), (5,)],
@@ -171,6 +196,28 @@ def test_the_simulator_finds_the_numbers_of_the_loops(f, threads):
     assert "shfl.sync" in s.compile("sm_90a").asm
     with pytest.raises(Illegal, match="lanes is the last operation"):
         s.unroll("j.o")
+
+
+@pytest.mark.parametrize(("columns", "threads", "dtype", "vectors"), [
+    (256, 32, np.float32, 4), (131, 32, np.float32, 1), (1030, 128, np.float32, 2), (520, 64, np.float16, 8)])
+def test_rows_are_held_in_registers(columns, threads, dtype, vectors):
+    """Read once, by vectors; with rows and elements that a CTA has too many threads for."""
+    for f, shapes, once in ((softmax, [(3, columns)] * 2, "X"), (weighted, [(3, columns), (columns,), (3, columns)], "X")):
+        s = schedule(f, *[np.ones(shape, dtype) for shape in shapes])
+        s = s.split("i", 2, "ib", "it", tail="predicate").bind(ib="block.x", it="thread.y") if threads == 32 else (
+            s.bind(i="block.x"))
+        held, plain = s.lanes(threads, hold=True), s.lanes(threads)
+        assert held.now.buffers[f"{once}_row"].shape[1] == vectors
+        assert held.counts()[once].loads < plain.counts()[once].loads
+        held.check()
+        assert ("ld.global.nc.v" in held.compile("sm_90a").asm) == (vectors > 1)
+
+
+def test_rows_that_cannot_be_held():
+    for f, shapes in ((rowsums, [(5, 70), (5,)]), (steps, [(4, 128)]), (softmax, [(2, 4096)] * 2),
+                      (cornered, [(40, 70), (90,)])):
+        with pytest.raises(Illegal, match="no array has a row that several loops read, and that registers can hold"):
+            schedule(f, *[np.ones(x, np.float32) for x in shapes]).bind(i="block.x").lanes(32, hold=True)
 
 
 def test_refused():

@@ -1,6 +1,8 @@
 """Schedules that rules find leave the bits of the loops as written in the simulator; the best one is kept."""
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -10,10 +12,12 @@ from tests.nests.cases import biased as product
 from tests.nests.contractions import convolution_nhwc, shortest_paths as floyd, vector as matvec
 from tests.nests.golden import three_loops as matmul
 from tilewright import targets
+from tilewright.compiler import gate
 from tilewright.nests.schedules.compiled import Compiled
 from tilewright.nests.schedules.schedule import schedule
 from tilewright.nests.search import rules, search, trials
 from tilewright.nests.search.estimate import unrolled_statements
+from tilewright.nests.search.gpu_rules import gpu_candidates
 from tilewright.nests.search.rules import candidates
 from tilewright.plans.measured import store
 from tilewright.runtime.gpu.driver import LibraryError
@@ -29,6 +33,12 @@ def stencil(A, B):
         for i in range(1, A.shape[0] - 1):
             for j in range(1, A.shape[1] - 1):
                 A[i, j] = B[i, j] - B[i - 1, j] - B[i + 1, j] - B[i, j - 1] - B[i, j + 1]
+
+
+def blur(A, B):
+    for i in range(1, A.shape[0] - 1):
+        for j in range(1, A.shape[1] - 1):
+            B[i, j] = A[i, j] + A[i - 1, j] + A[i + 1, j] + A[i, j - 1] + A[i, j + 1]
 
 
 def mttkrp(X, B, C, A):
@@ -164,6 +174,30 @@ def test_other_vectors():
             c.schedule.check(most=1 << 20)
             for x in c.schedule.now.loops:
                 assert x.mark != "vector" or x.extent * 4 <= chip.vector_bytes
+
+
+@pytest.mark.parametrize("chip", ["x86-avx2", "x86-avx512"])
+@pytest.mark.parametrize(("a", "b"), [("i1", "i1"), ("i2", "f4"), ("f2", "f2"), ("i4", "f4")])
+def test_vectors_hold_what_is_computed(chip, a, b):
+    """Arithmetic on narrow numbers is in i32, f32 or f64: vectors of so many of these fit into registers."""
+    def both(A, B):
+        for i in range(A.shape[0]):
+            for j in range(A.shape[1]):
+                B[i, j] = A[i, j] + B[i, j]
+                A[i, j] = A[i, j] * 0.5
+    target = targets.target(chip)
+    found = candidates(schedule(both, np.ones((8, 130), a), np.ones((8, 130), b)), target)
+    for c in found[:3]:
+        assert not [*gate.refusals(c.schedule.compile(target).function, target)], c.words
+
+
+def test_a_stencil_s_threads_share_loads_among_rows():
+    a = np.ones((71, 40), np.float32)
+    one, several = (next(s for s, words, _ in gpu_candidates(schedule(blur, a, a.copy()), targets.target("sm_90a"))
+                         if words == x) for x in ("32 x 8 threads", "32 x 8 threads, 4 rows each"))
+    several.check()
+    blocks = [re.split(r"\bbra\b|L__BB", s.compile("sm_90a").asm) for s in (one, several)]
+    assert [max(part.count("ld.global") for part in x) for x in blocks] == [5, 14]
 
 
 def test_what_is_found_is_kept(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from tilewright.ir.program import Line
-from tilewright.nests.nest import Access
+from tilewright.nests.nest import Access, arithmetic
 from tilewright.nests.polynomial import Polynomial, polynomial
 from tilewright.nests.schedules.scheduled import Scheduled
 from tilewright.nests.tree import Do, For, Node, When, replaced, rewritten, walk
@@ -98,8 +98,8 @@ def over_held(s: Scheduled, loop: For, body: tuple[Node, ...], held: Sequence[He
     first, at = one.place(lane, turn, element)
     places = {x.row.replaced({AT: polynomial(loop.index) + x.loops[loop.index]}): Access(
         x.buffer, (polynomial(turn), polynomial(element))) for x in held}
-    body = rewritten(body, lambda n: (n.mapped(lambda a: places.get(a, a), lambda p: p) if isinstance(n, Do) else n,))
     vector = one.lanes > 1 and not start and _alongside(s, loop, body, one.lanes)
+    body = rewritten(body, lambda n: (n.mapped(lambda a: places.get(a, a), lambda p: p) if isinstance(n, Do) else n,))
     body = replaced(body, {loop.index: at - start})
     asked = (*one.inside(first), *([at - start] if start else []))
     body = (When(asked, body),) if asked else body
@@ -112,10 +112,11 @@ def _alongside(s: Scheduled, loop: For, body: tuple[Node, ...], lanes: int) -> b
     for n, _ in walk(body):
         if isinstance(n, When) and any(loop.index in c.names for c in n.conditions):
             return False
-        for a, writes in n.accesses() if isinstance(n, Do) else ():
-            if a.array in s.arrays and (lanes * s.element(a.array).bytes > WIDEST or (
-                    writes and s.stride(a, loop.index) != 1)):
-                return False
-            if writes and a.array not in s.arrays:
-                return False
+        if not isinstance(n, Do):
+            continue
+        if n.target.array not in s.arrays or s.stride(n.target, loop.index) != 1:
+            return False
+        every = [(s.element(a.array), a) for a, _ in n.accesses()]
+        if lanes * max(arithmetic(n.value, [t for t, _ in every]).bytes, *[t.bytes for t, _ in every]) > WIDEST:
+            return False
     return True

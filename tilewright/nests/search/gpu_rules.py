@@ -29,10 +29,10 @@ from tilewright.nests.tree import Do, For
 
 SECTOR = 32             # bytes
 BANDWIDTH, L2 = 3e12, 5e12      # bytes a second, where a target's record has none
-START = 4e-6            # seconds of a launch
-ROWS = ((32, 8), (32, 4), (128, 1), (256, 1), (1024, 1))   # threads of a row, rows of a CTA
+START, CTA = 4e-6, 1.2e-9       # seconds of a launch, and from one CTA's start to the next one's (an H200)
+ROWS = ((32, 16), (32, 8), (32, 4), (128, 1), (256, 1), (1024, 1))   # threads of a row, rows of a CTA
 FLAT = ((256, 1), (128, 1), (64, 4), (32, 8), (32, 4), (128, 2))       # threads along x and y
-EACH = (4, 8)           # rows of a thread
+EACH = (4, 8)           # rounds of a thread
 TILES = ((64, 4, 8), (128, 8, 8), (64, 8, 8), (32, 4, 8), (32, 2, 16))    # columns of a CTA, of a thread, depth
 Ranked = tuple[Schedule, str, float]
 
@@ -73,8 +73,9 @@ def _structures(s: Schedule, warp: int) -> Iterator[tuple[str, Callable[[], Sche
         rest = [z for z in chain if z not in (x, y)]
         words = f"{across} x {down} threads" if y is not None else f"{across} threads"
         yield words, partial(_threads, s, x, y, across, down, rest, sums, band)
-        for each in EACH if y is not None and not sums else ():
-            yield f"{words}, {each} rows each", partial(_threads, s, x, y, across, down, rest, sums, band, each)
+        for each in EACH if not sums else ():
+            yield f"{words}, {each} {'rows' if y is not None else 'numbers'} each", partial(
+                _threads, s, x, y, across, down, rest, sums, band, each)
     if band is not None and sums and len(order) > 1:
         for (wide, mine, depth), shared in product(TILES, (True, False)):
             words = f"tiles of {wide} x {wide}, {mine} x {mine} for each thread" + ", shared memory" * shared
@@ -116,17 +117,23 @@ def _split(s: Schedule, loop: str, factor: int, outer: str, inner: str) -> Sched
 
 def _threads(s: Schedule, x: str, y: str | None, across: int, down: int, rest: list[str], sums: list[str],
              band: Band | None, each: int = 1) -> Schedule:
-    """A thread for each round of one loop, or of two; or for `each` rounds of the second one, which share loads."""
-    s = _split(s, x, across, f"{x}.b", f"{x}.t")
+    """A thread for each round of one loop, or of two; or for `each` rounds of the second one, which share loads, or of
+    the only one."""
+    last = [f"{x if y is None else y}.r"] * (each > 1)
+    if last and y is None:
+        s = _split(s, x, across * each, f"{x}.b", x).split(x, across, *last, f"{x}.t")
+    else:
+        s = _split(s, x, across, f"{x}.b", f"{x}.t")
     places, order = {f"{x}.b": "block.x", f"{x}.t": "thread.x"}, [f"{x}.b", f"{x}.t"]
     if y is not None:
-        if each > 1:
-            s = _split(s, y, each, f"{y}.q", f"{y}.r").unroll(f"{y}.r")
-        s = _split(s, f"{y}.q" if each > 1 else y, down, f"{y}.b", f"{y}.t")
+        if last:
+            s = _split(s, y, each, f"{y}.q", *last)
+        s = _split(s, f"{y}.q" if last else y, down, f"{y}.b", f"{y}.t")
         places |= {f"{y}.b": "block.y"} | ({f"{y}.t": "thread.y"} if down > 1 else {})
         order = [f"{y}.b", f"{x}.b", f"{y}.t", f"{x}.t"]
-    rest = [z for z in rest if z not in sums] + [z for z in rest if z in sums] + [f"{y}.r"] * (each > 1)
-    s = s.reorder(*order, *rest).bind(places) if len(order) + len(rest) > 1 else s.bind(places)
+    rest = [z for z in rest if z not in sums] + [z for z in rest if z in sums] + last
+    s = s.reorder(*order, *rest) if len(order) + len(rest) > 1 else s
+    s = (s.unroll(*last) if last else s).bind(places)
     if sums and band is not None and sums[0] in rest:
         for array in dict.fromkeys(d.target.array for d in band.statements):
             outs = [z for z in rest if z not in sums]
@@ -215,7 +222,7 @@ def gpu_seconds(s: Scheduled, target: Any) -> float:
                 sectors += runs * min(warp, max(1.0, step * item * min(warp, lane.extent or 1) / SECTOR))
     filled = min(1.0, ctas * max(threads, 1) / (units * 512)) if ctas < 4 * units else 1.0
     bytes = sum(prod(s.shape(x)) * s.element(x).bytes for x in arrays)
-    times = (issued / (units * 4 * clock * max(filled, 1e-3)), sectors * SECTOR / L2 / max(filled, 1e-2),
+    times = (ctas * CTA, issued / (units * 4 * clock * max(filled, 1e-3)), sectors * SECTOR / L2 / max(filled, 1e-2),
              bytes / (getattr(target, "bandwidth", 0) or BANDWIDTH))
     return START + max(times) + 0.2 * (sum(times) - max(times))
 
