@@ -63,7 +63,7 @@ MOST = {
     "functions over 60 lines": 36,
     "files over 400 lines": 0,
     "lines of the library": 74019,
-    "lines of loop nests": 12072,
+    "lines of loop nests": 12267,
     "lines of the lab": 28232,
     "lines of other engines": 8249,
 }

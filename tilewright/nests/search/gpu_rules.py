@@ -121,13 +121,13 @@ def _threads(s: Schedule, x: str, y: str | None, across: int, down: int, rest: l
     the only one."""
     last = [f"{x if y is None else y}.r"] * (each > 1)
     if last and y is None:
-        s = _split(s, x, across * each, f"{x}.b", x).split(x, across, *last, f"{x}.t")
+        s = _split(s, x, across * each, f"{x}.b", x).split(x, across, last[0], f"{x}.t")
     else:
         s = _split(s, x, across, f"{x}.b", f"{x}.t")
     places, order = {f"{x}.b": "block.x", f"{x}.t": "thread.x"}, [f"{x}.b", f"{x}.t"]
     if y is not None:
         if last:
-            s = _split(s, y, each, f"{y}.q", *last)
+            s = _split(s, y, each, f"{y}.q", last[0])
         s = _split(s, f"{y}.q" if last else y, down, f"{y}.b", f"{y}.t")
         places |= {f"{y}.b": "block.y"} | ({f"{y}.t": "thread.y"} if down > 1 else {})
         order = [f"{y}.b", f"{x}.b", f"{y}.t", f"{x}.t"]
