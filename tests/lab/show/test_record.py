@@ -105,7 +105,8 @@ def test_left_out_lines():
     assert first["here"]["thread"] != first["other"]["thread"]
 
 
-@pytest.mark.parametrize(("step", "target"), [("micro", "x86-avx2"), ("f16", "gfx942"), ("fp8", "gfx950")])
+@pytest.mark.parametrize(("step", "target"), [("micro", "x86-avx2"), ("micro", "zen4"), ("f16", "gfx942"),
+                                              ("fp8", "gfx950")])
 def test_cpu_and_amd(step, target):
     data = made(step, target).data
     assert data["traced"]

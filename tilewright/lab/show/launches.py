@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import gcd
 from typing import Any
 
 import ml_dtypes
@@ -86,16 +87,19 @@ def _tiles(step: str, m: int, n: int, k: int) -> dict[str, int]:
 
 # ---- the CPU's
 
+def _cpu_blocks(target: CpuTarget) -> Sizes:
+    """Blocks so small that all loops have several rounds. B's lies behind A's, at a multiple of a vector."""
+    rows, lanes = (target.registers - 3) // 2, target.lanes(4)
+    return rows, lanes // gcd(rows, lanes), 2 * lanes
+
+
 def _cpu_sizes(step: str, target: CpuTarget) -> Sizes:
-    lanes = target.lanes(4)
-    rows = (target.registers - 3) // 2
-    return (2 * rows, 2 * lanes, 6) if step in ("registers", "padded") else (2 * rows, 4 * lanes, 8)
+    rows, depth, columns = _cpu_blocks(target)
+    return (2 * rows, columns, 6) if step in ("registers", "padded") else (2 * rows, 2 * columns, 2 * depth)
 
 
 def _of_cpu(step: str, found: Any, target: CpuTarget, size: Sizes) -> Launch:
-    """A step with blocks so small that all loops have several rounds."""
-    rows, columns = (target.registers - 3) // 2, 2 * target.lanes(4)
-    blocks = {4: (rows, 4, columns), 5: (rows, 4, columns)}.get(int(found.title[0]), ())
+    blocks = _cpu_blocks(target) if int(found.title[0]) in (4, 5) else ()
     if found.parallel:
         raise ValueError(f"step {found.title} is step 5 by several threads, whose jobs are not shown: show micro")
     function = _record(found.emit, target, "f32", *blocks)
