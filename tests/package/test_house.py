@@ -64,7 +64,7 @@ MOST = {
     "files over 400 lines": 0,
     "lines of the library": 74019,
     "lines of loop nests": 12267,
-    "lines of the lab": 28232,
+    "lines of the lab": 28236,
     "lines of other engines": 8249,
 }
 OTHERS = "dask/", "mpi/", "numpy/", "jax/", "checkpoints/", "torch/distributed/"  # what serves programs of others
