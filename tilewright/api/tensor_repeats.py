@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from tilewright.runtime import repeats
 from tilewright.runtime.cpu import pool
 from tilewright.runtime.gpu.arrays import TORCH
+from tilewright.runtime.gpu.program import ALIGNMENT, Chain
 
 MOST, OF_SHAPES = 4096, 8       # keys of a table, and calls of one key
 WITH_GRAD = attrgetter("requires_grad")
@@ -35,9 +36,11 @@ class Call(NamedTuple):
     steps: tuple[tuple[repeats.Record, tuple[int, ...]], ...]
     empty: Callable[..., Any]       # makes the result, if none is given
     made: tuple[Any, ...]           # of these
-    temporaries: tuple[tuple[Callable[..., Any], tuple[Any, ...]], ...]     # made as the result is
+    block: tuple[Callable[..., Any], tuple[Any, ...]] | None    # makes the memory of temporaries, as the result is
+    temporaries: tuple[int, ...]    # where they are in it, in bytes
     device: int | None              # None: the host
     extents: tuple[int, ...]        # bytes from each tensor's address to its end, if the last one is a result
+    chain: Chain | None             # the steps, if they are launches
 
 
 calls: dict[Any, list[Call]] = {}       # of functions of tensors with one result
@@ -47,8 +50,11 @@ repeats.derived.append(calls)
 def call(function: Callable[..., Any], given: Sequence[Any], how: Any, tensors: Sequence[Any]) -> Any:
     """function(*given), by an earlier call's records if there are any."""
     result = run_recorded(how, tensors)
-    if result is not None:
-        return result
+    return remembered(function, given, how, tensors) if result is None else result
+
+
+def remembered(function: Callable[..., Any], given: Sequence[Any], how: Any, tensors: Sequence[Any]) -> Any:
+    """function(*given), the first such call."""
     if _grad_enabled is not None and _grad_enabled() and any(x.requires_grad for x in tensors):
         return function(*given)
     return watched(lambda: function(*given), how, tensors)
@@ -60,8 +66,8 @@ def run_recorded(how: Any, tensors: Sequence[Any], out: Any = None) -> Any:
     if not calls or TORCH.observed():
         return None
     given = tensors if out is None else (*tensors, out)
-    for check, without_grad, bits, steps, empty, made, temporaries, device, extents in calls.get(
-            (how, len(given), tensors[0].shape, tensors[1].shape, pool.get_num_threads()), ()):
+    for check, without_grad, bits, steps, empty, made, block, temporaries, device, extents, chain in calls.get(
+            (how, len(given), tensors[0].shape, tensors[1].shape, tensors[0].is_cuda or pool.get_num_threads()), ()):
         if check(*given) and not (without_grad and _grad_enabled()):
             places, last = [x.data_ptr() for x in given], 0
             for place in places:
@@ -71,8 +77,14 @@ def run_recorded(how: Any, tensors: Sequence[Any], out: Any = None) -> Any:
                 stream = 0 if device is None else _stream(device)
                 if _overlaps(places, extents) if extents else x.data_ptr() & 15:
                     return None
-                between = [empty(*made) for empty, made in temporaries]     # which live until the device has the steps
-                places += [x.data_ptr(), *[t.data_ptr() for t in between]]
+                places.append(x.data_ptr())
+                if block is not None:
+                    between = block[0](*block[1])       # which lives until the device has the steps
+                    first = between.data_ptr()
+                    places += [first + offset for offset in temporaries]
+                if chain is not None and repeats.watch.ran is None:
+                    chain(places, stream)
+                    return x
                 for record, order in steps:
                     at = [places[i] for i in order]
                     if record.run(at, tensors, (x,), 1, stream):
@@ -80,7 +92,7 @@ def run_recorded(how: Any, tensors: Sequence[Any], out: Any = None) -> Any:
                     if repeats.watch.ran is not None:
                         repeats.watch.ran.append((record, at))
                 if repeats.watch.ran is not None:
-                    repeats.watch.temporaries += tuple(between)
+                    repeats.watch.temporaries += tuple([between[offset:] for offset in temporaries])
                 return x
     return None
 
@@ -94,6 +106,11 @@ def writing(step: Callable[[], Any], *tensors: Any) -> Any:
     if ran is not None and len(ran) > count:
         repeats.watch.temporaries += tensors
     return result
+
+
+def _extent(x: Any) -> int:
+    """Bytes from a tensor's address to its end."""
+    return int(x.element_size() * (1 + sum((n - 1) * step for n, step in zip(x.shape, x.stride()))))
 
 
 def _overlaps(places: Sequence[int], extents: Sequence[int]) -> bool:
@@ -140,14 +157,18 @@ def _remember(how: Any, tensors: Sequence[Any], out: Any, result: Any, ran: list
     if len(calls) >= MOST:
         calls.clear()
     known = calls.setdefault(
-        (how, len(given), tensors[0].shape, tensors[1].shape, pool.get_num_threads()), [])
+        (how, len(given), tensors[0].shape, tensors[1].shape, tensors[0].is_cuda or pool.get_num_threads()), [])
     del known[OF_SHAPES - 1:]
     empty, made = empty_like(result)
-    ends = [] if out is None else [[(n - 1) * step for n, step in zip(x.shape, x.stride())] for x in given]
-    extents = tuple([x.element_size() * (1 + sum(along)) for x, along in zip(given, ends)])
+    extents = () if out is None else tuple(map(_extent, given))
     device = None if result.device.type == "cpu" else result.device.index
-    known.insert(0, Call(check, any(map(WITH_GRAD, given)), bits, steps, empty, made,
-                         tuple(map(empty_like, temporaries)), device, extents))
+    size, offsets = 0, list[int]()
+    for x in temporaries:
+        offsets.append(size)
+        size += -(-max(_extent(x), 1) // ALIGNMENT) * ALIGNMENT
+    block = empty_like(result.new_empty(size, dtype=sys.modules["torch"].uint8)) if size else None
+    known.insert(0, Call(check, any(map(WITH_GRAD, given)), bits, steps, empty, made, block, tuple(offsets), device,
+                         extents, Chain.of_runs([(record.run, order) for record, order in steps])))
 
 
 def guard(given: Sequence[Any], result: Any) -> Callable[..., bool] | None:

@@ -9,12 +9,13 @@ for a gradient, is no repeated one.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import _profiler_enabled
-from torch.compiler import is_compiling
+from torch.compiler import is_dynamo_compiling
 from torch.utils._device import DeviceContext
 
 from tilewright.api import tensor_repeats
@@ -23,17 +24,24 @@ from tilewright.torch import narrow, ops
 _modes, _mode = torch._C._len_torch_function_stack, torch._C._get_function_stack_at
 
 
-def call(operator: Any, given: tuple[Any, ...], tensors: tuple[Tensor, ...], how: Any) -> Any:
+def call(operator: Any, given: tuple[Any, ...], tensors: Sequence[Tensor], how: Any) -> Any:
     """operator(*given). `tensors`: those of the arguments; `how`: the operator, and what else is given."""
-    if is_compiling() or _profiler_enabled() or (_modes() and not (_modes() == 1 and type(_mode(0)) is DeviceContext)):
+    if is_dynamo_compiling() or _profiler_enabled() or (
+            _modes() and not (_modes() == 1 and type(_mode(0)) is DeviceContext)):
         return operator(*given)     # somebody may want to see it; torch.set_default_device's mode does not
-    return tensor_repeats.call(operator, given, how, tensors)
+    result = tensor_repeats.run_recorded(how, tensors)
+    return tensor_repeats.remembered(operator, given, how, tensors) if result is None else result
 
 
 def unaligned(*tensors: Tensor) -> bool:
     """Has an operand of 16 bits rows that are not multiples of 16 bytes? An H200 ran these at 2.4 to 4.3 of cuBLAS."""
-    return tensors[0].itemsize == 2 and any(
-        stride % 8 for x in tensors if x.dim() == 2 for stride in x.stride() if stride > 1)
+    if tensors[0].itemsize == 2:
+        for x in tensors:           # without generators, which are most of what this would cost
+            if x.dim() == 2:
+                for stride in x.stride():
+                    if stride % 8 and stride > 1:
+                        return True
+    return False
 
 
 def mm(a: Tensor, b: Tensor) -> Tensor:
@@ -103,7 +111,7 @@ def weight_linear(x: Tensor, elements: Tensor, scales: Tensor, zeros: Tensor | N
     backward pass."""
     how = "weight", zeros is None, minima is None, bias is None, format, group, tensor_scale
     given = x, elements, scales, zeros, minima, bias
-    return call(narrow.weight_linear_operator, (*given, *how[4:]), tuple(t for t in given if t is not None), how)
+    return call(narrow.weight_linear_operator, (*given, *how[4:]), [t for t in given if t is not None], how)
 
 
 def fp8_linear(x: Tensor, weight: Tensor, scales: Tensor, bias: Tensor | None) -> Tensor:

@@ -11,6 +11,8 @@ from tests.helpers.arrays import small_integers
 from tests.helpers.gpus import aligned, machine
 from tilewright import formats
 from tilewright.plans import gpu
+from tilewright.runtime import repeats
+from tilewright.runtime.gpu.program import Chain
 
 SIZES = [(13, 12, 24), (1, 16, 8), (40, 1, 33)]
 
@@ -94,3 +96,25 @@ def test_rows_that_do_not_begin_at_16_bytes_on_amd():
     for at in ([(8, 8192), (0, 8192), (0, 8192)], [(0, 8192), (0, 8194), (0, 8192)], [(0, -8192), (0, 8192), (0, 8192)],
                [(0, 1 << 28), (0, 8192), (0, 8192)]):
         assert gpu.choose(gpu.planner(target).shape_of(problem, at), target).copy == "registers"
+
+
+def test_a_chain_of_launches_does_what_its_programs_do(on):
+    """As a repeated layer runs them, by one list of addresses: the second product reads what the first one has written.
+    """
+    x, w, v = (aligned(small_integers(seed, (16, 16), np.float32)) for seed in range(3))
+    between, out = (on.array(aligned(np.zeros((16, 16), np.float32))) for _ in range(2))
+    repeats.forget()
+    with repeats.watching() as ran:
+        tw.matmul(on.array(x), on.array(w), between, trans_b=True)
+        tw.matmul(between, on.array(v), out)
+    (first, _), (second, _) = ran
+    chain = Chain.of_runs([(first.run, (0, 1, 4)), (second.run, (4, 2, 3))])
+    assert chain
+    x, w, v = changed = [aligned(small_integers(seed, (16, 16), np.float32)) for seed in range(3, 6)]
+    given = [on.array(each) for each in changed]
+    on.finish()
+    between.host[...] = out.host[...] = 0
+    chain([each.data_ptr() for each in (*given, out, between)], 0)
+    on.finish()
+    np.testing.assert_array_equal(out.host, x @ w.T @ v)
+    assert Chain.of_runs([(first.run, (0, 1, 4)), (repeats.no_program, (4, 2, 3))]) is None

@@ -68,6 +68,46 @@ class Kernel:
         self.spare.append(arguments)
 
 
+class Chain:
+    """Launches of several programs without temporaries in a row, by the addresses of one list. A repeated layer needs a
+    fifth less Python for them than by these programs, whose own lists and calls are left out."""
+
+    @classmethod
+    def of_runs(cls, runs: Sequence[tuple[Any, Sequence[int]]]) -> Chain | None:
+        """The chain of these runs of records, each with the numbers of its addresses in the list; None where one is
+        more than launches, or another than a call with alpha = 1 does."""
+        kernels = list[tuple[Any, Sequence[int]]]()
+        for run, numbers in runs:
+            program: Any = getattr(run, "__self__", None)
+            plain = isinstance(program, Program) and not program.size and not program.inside and program.alpha in (
+                None, 1)
+            kernels += [(step, numbers) for step in (program.steps if plain else [run])]
+        if all(isinstance(step, Kernel) and step.whole is None and (step.otherwise is None or step.alpha == 1)
+               for step, _ in kernels):
+            return cls(kernels)
+        return None
+
+    def __init__(self, kernels: Sequence[tuple[Kernel, Sequence[int]]]) -> None:
+        self.parts = [(kernel.prepared.attempt, kernel.prepared.arguments, kernel.spare,
+                       [(word, numbers[i]) for word, i in kernel.places],
+                       [(slice(place, place + MAP_BYTES), maps, numbers[i]) for place, maps, i in kernel.maps])
+                      for kernel, numbers in kernels]
+
+    def __call__(self, at: list[int], stream: int) -> None:
+        for attempt, new, spare, places, mapped in self.parts:
+            try:
+                arguments = spare.pop()
+            except IndexError:
+                arguments = new()
+            words, view = arguments.words, arguments.view
+            for word, number in places:
+                words[word] = at[number]
+            for place, maps, number in mapped:
+                view[place] = maps.found.get(at[number]) or maps(at[number])
+            attempt(stream, arguments)
+            spare.append(arguments)
+
+
 class Launches:
     """The launches of one product, which share a workspace: a temporary of the program's. `launches`: each with the
     words and the maps of its block, by numbers of addresses and bytes from there; `clear`: what is zero before, by a
