@@ -62,9 +62,9 @@ MOST = {
     "lines of the body of matmul": 31,
     "functions over 60 lines": 36,
     "files over 400 lines": 0,
-    "lines of the library": 74097,
+    "lines of the library": 74098,
     "lines of loop nests": 12267,
-    "lines of the lab": 28236,
+    "lines of the lab": 28237,
     "lines of other engines": 8249,
 }
 OTHERS = "dask/", "mpi/", "numpy/", "jax/", "checkpoints/", "torch/distributed/"  # what serves programs of others

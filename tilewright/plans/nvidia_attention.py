@@ -288,6 +288,7 @@ def usual(case: AttentionCase, target: GpuTarget) -> Iterator[AttentionPlan]:
         splits = min(max(target.sms // max(tiles, 1), 1), MOST_SPLITS, -(-p.keys // (plan.keys * 2)))
         yield replace(plan, splits=max(splits, 1))
     elif p.q == "e4m3fn":
+        yield from (AttentionPlan(rows=192, stages=3),)*(widest <= 64)
         yield AttentionPlan(stages=4 if widest <= 128 else 2)
     elif widest > 64:
         yield AttentionPlan(keys=128 if widest <= 128 else 80 if widest <= 192 and not p.page else 64)  # of one page

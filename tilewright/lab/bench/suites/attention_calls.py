@@ -1,4 +1,5 @@
-"""Calls of tilewright.attention beside torch's scaled_dot_product_attention and, on a GPU, flex_attention.
+"""Calls of tilewright.attention beside torch's scaled_dot_product_attention and, on a GPU with score functions,
+flex_attention, whose compilation for every other shape would take minutes.
 
 Without a seed: shapes of the project's goals, on a GPU D = 64 and 128 with 1,024, 4,096 and 16,384 tokens, full and
 causal, decoding, and scores with functions that flex_attention has, too (a soft cap; "alibi", slopes); with one, shapes
@@ -27,7 +28,7 @@ from tilewright.lab.bench import study
 from tilewright.lab.bench.cases import CPU, GPU
 
 CAPTION = "of one call; rates as multiples, of the same rounds: median (quartiles)"
-PEERS = "torch", "cuDNN", "FlashAttention-2", "flex_attention"
+PEERS = "torch", "cuDNN", "FlashAttention-2", "flex_attention", "bf16"      # bf16: ours, beside formats of 8 bits
 CHECKED = 8                     # rows
 ERRORS = {"f64": 1e-12, "f32": 1e-5, "f16": 2e-3, "bf16": 2e-2, "e4m3fn": 0.1}      # of a row's norm
 FORMATS_OF = {CPU: ("f32", "bf16"), GPU: ("bf16",)}
@@ -117,6 +118,7 @@ def make(text: str, n: int, threads: int, on: Any = None, plans: Iterable[str] =
     wide = [x.to(torch.bfloat16) * (factor if problem.factors else 1) for x, factor in zip(tensors, (1, FACTOR, FACTOR))
             ] if problem.kv in CACHES else tensors
     own = {plan: [(partial(ours, plan=plan), tuple(tensors))] for plan in plans}
+    own |= {"bf16": [(ours, tuple(wide))]} if on and wide is not tensors else {}
     return study.Case({}, {study.OURS: [(ours, tuple(tensors))], **own, **_peers(problem, sloped, wide, on)},
                       partial(_wrong, problem, sloped, wide), flops=problem.flops)
 
@@ -134,11 +136,10 @@ def _peers(problem: Attention, sloped: bool, tensors: list[Any], on: Any) -> dic
             with sdpa_kernel(backend):
                 return sdpa(*given)
         return call
-    flex = {"flex_attention": [(_flex(problem, sloped), tuple(tensors))]}
     if problem.score or sloped:
-        return flex
+        return {"flex_attention": [(_flex(problem, sloped), tuple(tensors))]}
     return {"cuDNN": [(by(SDPBackend.CUDNN_ATTENTION), tuple(tensors))],
-            "FlashAttention-2": [(by(SDPBackend.FLASH_ATTENTION), tuple(tensors))], **flex}
+            "FlashAttention-2": [(by(SDPBackend.FLASH_ATTENTION), tuple(tensors))]}
 
 
 def _flex(problem: Attention, sloped: bool) -> Any:
