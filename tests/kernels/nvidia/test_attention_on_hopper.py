@@ -78,6 +78,13 @@ def test_sections(sequences, heads, kv_heads, keys, size):
     assert keys > 4096 or together * 4*keys*size*kv_heads//heads <= attention_order.SECTION_BYTES
 
 
+def test_heads_of_up_to_64_have_three_warpgroups():
+    """In formats of 8 bits as in those of 16, where a tile of 192 queries is not mostly empty."""
+    for queries, format, rows in ((4096, "bf16", 192), (4096, "e4m3fn", 192), (100, "e4m3fn", 128)):
+        p = Attention(1, 16, 16, queries, queries, 64, q=format, kv=format, out="bf16")
+        assert nvidia_attention.choose(AttentionCase(p), target("sm_90a")).rows == rows
+
+
 def test_plans_are_text():
     plan = AttentionPlan(rows=192, keys=96, stages=4)
     assert asked.plan(str(plan), target("sm_90a"), attention=True) == plan
