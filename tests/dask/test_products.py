@@ -16,7 +16,7 @@ import dask  # noqa: E402
 from dask.array.core import PerformanceWarning  # noqa: E402
 
 import tilewright.dask as twd  # noqa: E402
-from tilewright.dask import blocks  # noqa: E402
+from tilewright.dask import blocks, graphs  # noqa: E402
 
 BF16 = ml_dtypes.bfloat16
 FORMATS = [np.float32, np.int8, BF16, np.float64, np.uint8, np.int16, np.int32, np.float16, ml_dtypes.float8_e4m3fn,
@@ -28,6 +28,13 @@ SHAPES = [(7, 13, 9), (4, 0, 3), (1, 5, 3), (0, 3, 2), (5, 4, 0), (2, 3, 1), (17
 def in_this_thread():
     with dask.config.set(scheduler="sync"):
         yield
+
+
+@pytest.fixture(params=[0, 1], ids=["blocks", "tiles"])
+def chains(request, monkeypatch):
+    """Chains of one block of the result, or of several, as on a cluster of one thread."""
+    monkeypatch.setattr(blocks, "cluster_threads", lambda: request.param)
+    monkeypatch.setattr(graphs, "CHAINS", 2)
 
 
 def numbers(rng, shape, dtype=np.float32):
@@ -109,7 +116,7 @@ class Stored:
         return self.x[index]
 
 
-def test_schedules_read_storage_as_they_say():
+def test_schedules_read_storage_as_they_say(chains):
     """And give the same bits: the order of sums is that of k."""
     rng = np.random.default_rng(4)
     a, b = rng.standard_normal((6, 8), np.float32), rng.standard_normal((8, 9), np.float32)
@@ -125,7 +132,7 @@ def test_schedules_read_storage_as_they_say():
     assert len({x.tobytes() for x in found.values()}) == 1
 
 
-def test_panels_advance_together():
+def test_panels_advance_together(chains):
     """No block of a later step of k is made before the last use of the blocks two steps before."""
     a, b = (da.random.default_rng(i).standard_normal((8, 8), chunks=2, dtype=np.float32) for i in range(2))
     product = twd.matmul(a, b)
@@ -143,7 +150,7 @@ def test_panels_advance_together():
     np.testing.assert_allclose(product.compute(), a.compute() @ b.compute(), rtol=1e-4, atol=1e-5)
 
 
-def test_epilogue_on_the_last_block_of_k():
+def test_epilogue_on_the_last_block_of_k(chains):
     rng = np.random.default_rng(5)
     a, b, bias, c = (numbers(rng, x) for x in ((8, 12), (12, 6), (6,), (8, 6)))
     row = da.from_array(numbers(rng, (8, 1)), chunks=(5, 1))

@@ -60,6 +60,14 @@ def _worker() -> tuple[Any, int]:
     return (None, pool.get_num_threads()) if worker is None else (worker.address, int(worker.state.nthreads))
 
 
+def cluster_threads() -> int:
+    """Threads of all workers of the cluster on which this process computes by default; 0 without one."""
+    module = sys.modules.get("distributed")
+    client = None if module is None else module.client._get_global_client()
+    found = {} if client is None else client.scheduler_info()
+    return int(found.get("total_threads", sum(x["nthreads"] for x in found.get("workers", {}).values())))
+
+
 class Later:
     """A block that the task which needs it makes, as its graph says, from what `values` holds."""
 
@@ -194,6 +202,20 @@ def run(work: Work, begins: tuple[int, ...], ends: bool, names: tuple[Any, ...],
             a, b = _block(a, held), _block(b, held)
             acc = work.add(acc, step > 0, a, b, alone["c"], operands, begins[step], ends and step == len(begins) - 1)
     return acc
+
+
+def run_tile(work: Work, begins: tuple[int, ...], ends: bool,
+             layout: Sequence[tuple[tuple[Any, ...], tuple[int, ...]]], *values: Any) -> tuple[Any, ...]:
+    """What `run` returns for each of several blocks of C. `layout`: for each, the names, and which of `values` they
+    have; "acc" is the result of the step before, for all of them."""
+    return tuple(run(work, begins, ends, names, *(values[i][number] if name == "acc" else values[i]
+                                                  for name, i in zip(names, at)))
+                 for number, (names, at) in enumerate(layout))
+
+
+def part(results: tuple[Any, ...], number: int) -> Any:
+    """One of the blocks of a tile."""
+    return results[number]
 
 
 def _block(x: Any, held: dict[Any, Any]) -> Any:

@@ -8,11 +8,14 @@ depends on the order in which Dask runs the chains and on which blocks wait for 
     panels      all chains advance together, step by step of k: a step's blocks of A and B are made when those of the
                 step before have had their last use. What waits are C and two panels of A and B
     blocks      chain after chain, as Dask orders them. What waits is what Dask keeps: up to A, B and C
+
+On a cluster a chain makes several neighbouring blocks of C, in one task for each step: Dask's scheduler has fewer
+tasks, and it moves neither their sums nor the blocks that they share to other workers as often.
 """
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import isnan
+from math import isnan, prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +28,7 @@ from tilewright.rules.subscripts import Labels
 READS = getter, getter_nofancy, getter_inline
 SCHEDULES = "auto", "reload", "panels", "blocks"
 MOST_EDGES = 300_000        # of a graph, for what is only there to be quick after a worker has died
+CHAINS = 4                  # for each thread of the cluster, if C has as many blocks
 
 Index = tuple[int, ...]
 
@@ -85,14 +89,28 @@ class Chains(NamedTuple):
     summed: Labels
     cut: dict[Any, Any]
     more: list[tuple[Any, Any, Labels]]
+    threads: int = 0
 
     @property
     def steps(self) -> list[dict[Any, int]]:
         return [dict(zip(self.summed, at)) for at in chunks.blocks([self.cut[x] for x in self.summed])]
 
     @property
-    def places(self) -> list[Index]:
-        return list(chunks.blocks([self.cut[x] for x in self.output]))
+    def tiles(self) -> list[list[Index]]:
+        """Blocks of C by chain: neighbours along one axis of a or b, in chains of nearly the same numbers of blocks, as
+        many for each of the cluster's threads. Without a cluster each block has a chain."""
+        counts = [len(self.cut[x]) for x in self.output]
+        parts, axis = max(((n, i) for i, (x, n) in enumerate(zip(self.output, counts))
+                           if (x in self.a.labels) != (x in self.b.labels)), default=(1, 0))
+        if self.threads and parts > 1:
+            others = prod(counts) // parts
+            least = min(parts, -(-CHAINS * self.threads // others))
+            parts = next((n for n in range(least, min(parts, 2 * least) + 1) if n * others % self.threads == 0), least)
+        found: dict[Index, list[Index]] = {}
+        for place in chunks.blocks([self.cut[x] for x in self.output]):
+            part = place[axis] * parts // counts[axis] if place else 0
+            found.setdefault((*place[:axis], part, *place[axis + 1:]), []).append(place)
+        return list(found.values())
 
 
 def chosen(of: Chains, schedule: str, result_bytes: float) -> tuple[list[bool], bool]:
@@ -117,40 +135,58 @@ def chosen(of: Chains, schedule: str, result_bytes: float) -> tuple[list[bool], 
 
 
 def tasks(of: Chains, again: Sequence[bool], gated: bool) -> dict[Any, Task]:
-    """The graph: one chain for each block of C, which has the name and the block's index as its key."""
+    """The graph: one chain for each tile, the blocks of which have the name and their index as their keys."""
     graph: dict[Any, Task] = {}
-    steps, places = of.steps, of.places
-    free = [reads or not hasattr(x.array, "dask") for x, reads in zip((of.a, of.b), again)]
-    groups = [list(range(len(steps)))] if all(free) else [[p] for p in range(len(steps))]
-    made, waits = _gates(of, again, graph) if gated else ({}, {})
+    free = all(reads or not hasattr(x.array, "dask") for x, reads in zip((of.a, of.b), again))
+    of = of._replace(threads=0) if free else of
+    steps, starts, tiles = of.steps, _starts(of), of.tiles
+    groups = [list(range(len(steps)))] if free else [[p] for p in range(len(steps))]
+    made, waits = _gates(of, tiles, again, graph) if gated else ({}, {})
     edges = sum(len(x)**2 for x in waits.values())      # of each of these blocks: its chains, by what it waits for
     lasting = waits if edges < MOST_EDGES else {}
-    starts = _starts(of)
-    for place in places:
-        at, before = dict(zip(of.output, place)), None
+    for tile in tiles:
+        before = None
         for group in groups:
-            ends = group[-1] == len(steps) - 1
-            taken: list[tuple[Any, Any]] = [] if before is None else [("acc", TaskRef(before))]
-            taken += [(name, TaskRef(Side(x, labels, {}, False, False).key(at))) for name, x, labels in of.more
-                      if (ends if name != "c" else group[0] == 0)]
-            held: dict[Any, None] = {}
-            for p in group:
-                for role, x, reads in zip("ab", (of.a, of.b), again):
-                    if not hasattr(x.array, "dask"):
-                        taken.append((role, TaskRef((x.array.name,))))
-                        continue
-                    key = x.key(at | steps[p])
-                    taken.append((role, blocks.Later(x.nodes[key]) if reads else TaskRef(made.get((role, key), key))))
-                    held |= dict.fromkeys(x.nodes[key].dependencies if reads else ())
-            if ends and lasting:
-                held |= dict.fromkeys(key for step in steps for role, x in zip("ab", (of.a, of.b))
-                                      for key in lasting.get((role, x.key(at | step)), ()))
-            taken += [(("key", key), TaskRef(key)) for key in held]
-            names, values = zip(*taken)
-            key = (of.name, *place) if ends else (f"{of.name}-sums", *place, group[-1])
-            graph[key] = Task(key, blocks.run, of.work, tuple(starts[p] for p in group), ends, names, *values)
+            ends, first = group[-1] == len(steps) - 1, tuple(starts[p] for p in group)
+            taken = [_taken(of, dict(zip(of.output, place)), group, again, made, lasting if ends else {})
+                     for place in tile]
+            sums: list[tuple[Any, Any]] = [] if before is None else [("acc", TaskRef(before))]
+            key: Any = (f"{of.name}-sums", *tile[0], group[-1])
+            if len(tile) == 1:
+                names, values = zip(*(sums + taken[0]))
+                key = (of.name, *tile[0]) if ends else key
+                graph[key] = Task(key, blocks.run, of.work, first, ends, names, *values)
+            else:
+                each = {x: i for i, x in enumerate(dict.fromkeys(x for part in taken for _, x in part), len(sums))}
+                own = [([*sums, *part], [*range(len(sums)), *(each[x] for _, x in part)]) for part in taken]
+                layout = tuple((tuple(name for name, _ in part), tuple(at)) for part, at in own)
+                graph[key] = Task(key, blocks.run_tile, of.work, first, ends, layout, *(x for _, x in sums), *each)
             before = key
+        if len(tile) > 1:
+            graph |= {(of.name, *place): Task((of.name, *place), blocks.part, TaskRef(before), i)
+                      for i, place in enumerate(tile)}
     return graph
+
+
+def _taken(of: Chains, at: dict[Any, int], group: Sequence[int], again: Sequence[bool], made: dict[Any, Any],
+           lasting: dict[Any, Any]) -> list[tuple[Any, Any]]:
+    """What a task takes for one block of C beside its sums, with names, as blocks.run does."""
+    first, ends = group[0] == 0, group[-1] == len(of.steps) - 1
+    taken: list[tuple[Any, Any]] = [(name, TaskRef(Side(x, labels, {}, False, False).key(at)))
+                                    for name, x, labels in of.more if (ends if name != "c" else first)]
+    held: dict[Any, None] = {}
+    for p in group:
+        for role, x, reads in zip("ab", (of.a, of.b), again):
+            if not hasattr(x.array, "dask"):
+                taken.append((role, TaskRef((x.array.name,))))
+                continue
+            key = x.key(at | of.steps[p])
+            taken.append((role, blocks.Later(x.nodes[key]) if reads else TaskRef(made.get((role, key), key))))
+            held |= dict.fromkeys(x.nodes[key].dependencies if reads else ())
+    if lasting:
+        held |= dict.fromkeys(key for step in of.steps for role, x in zip("ab", (of.a, of.b))
+                              for key in lasting.get((role, x.key(at | step)), ()))
+    return [*taken, *((("key", key), TaskRef(key)) for key in held)]
 
 
 def _starts(of: Chains) -> list[int]:
@@ -158,7 +194,8 @@ def _starts(of: Chains) -> list[int]:
     return chunks.begins(of.cut[of.summed[0]]) if len(of.summed) == 1 else [0] * len(of.steps)
 
 
-def _gates(of: Chains, again: Sequence[bool], graph: dict[Any, Task]) -> tuple[dict[Any, Any], dict[Any, list[Any]]]:
+def _gates(of: Chains, tiles: Sequence[Sequence[Index]], again: Sequence[bool], graph: dict[Any, Task]
+           ) -> tuple[dict[Any, Any], dict[Any, list[Any]]]:
     """Copies of the tasks that make blocks of a and b. They run when the chains that use them have finished the step
     before, so that no chain is more than one step ahead of another. Their keys, and those of what they wait for, by
     role and key of the block.
@@ -167,18 +204,19 @@ def _gates(of: Chains, again: Sequence[bool], graph: dict[Any, Task]) -> tuple[d
     worker has died only the chains whose sums it had are computed again, and not those for which they had waited."""
     made: dict[Any, Any] = {}
     waits: dict[Any, list[Any]] = {}
-    steps, places = of.steps, of.places
+    steps = of.steps
     for role, x, reads in zip("ab", (of.a, of.b), again):
         if reads or not x.nodes:
             continue
         seen: set[Any] = set()
         for p, step in enumerate(steps):
-            users: dict[Any, list[Index]] = {}
-            for place in places:
-                users.setdefault(x.key(dict(zip(of.output, place)) | step), []).append(place)
+            users: dict[Any, dict[Index, None]] = {}
+            for tile in tiles:
+                for place in tile:
+                    users.setdefault(x.key(dict(zip(of.output, place)) | step), {})[tile[0]] = None
             for key in users.keys() - seen if p else ():
                 copy, keys = (f"{of.name}-{role}", *key[1:]), tuple(x.nodes[key].dependencies)
-                before = waits[role, key] = [_finished(of, place, p - 1, graph) for place in users[key]]
+                before = waits[role, key] = [_finished(of, first, p - 1, graph) for first in users[key]]
                 graph[copy] = Task(copy, blocks.after, blocks.Later(x.nodes[key]), keys,
                                    *map(TaskRef, (*keys, *before)))
                 made[role, key] = copy

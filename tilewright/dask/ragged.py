@@ -40,7 +40,7 @@ def grouped_matmul(a: Any, b: Any, offsets: Any, *, out_dtype: Any = None, alpha
                          f"{x.ndim}, {y.ndim} and {ends.ndim} axes")
     if ends.dtype.kind not in "iu" and ends.size:
         raise TypeError(f"offsets must be integers, but its dtype is {ends.dtype}")
-    steps = y.shape[2 if trans_b and not isinstance(y, Fixed) else -2]
+    steps = y.shape[2 if trans_b and y.ndim == 3 else -2]
     if x.shape[1] != steps and not np.isnan(x.shape[1]) and not np.isnan(steps):
         raise ValueError(f"a and b must agree in k, but their shapes are {x.shape} and {y.shape}")
     axis, extent = ("rows of a", x.shape[0]) if y.ndim == 3 else ("steps of k", x.shape[1])

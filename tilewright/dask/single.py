@@ -77,14 +77,14 @@ def product(asked: Asked, a: Any, b: Any) -> Any:
     extras = {"c": asked.c} | {("operand", name): x for name, x in asked.operands.items()}
     more = [(name, *chunks.along(x, name if isinstance(name, str) else f"operand {name[1]}", asked.output, cut))
             for name, x in extras.items() if is_array(x)]
-    work = _work(asked, pair, results)
+    work, threads = _work(asked, pair, results), blocks.cluster_threads()
     name = f"tilewright-{asked.function}-" + tokenize(
         [x.name for x in pair], asked.labels, asked.output, cut, asked.first, asked.how, work.finish.get("out_dtype"),
         asked.alpha, asked.beta, work.c, getattr(asked.after, "text", asked.after), work.numbers,
-        [(role, x.name, term) for role, x, term in more], plan_text(asked, pair, cut), asked.schedule)
+        [(role, x.name, term) for role, x, term in more], plan_text(asked, pair, cut), asked.schedule, threads)
     x, y = map(graphs.side, pair, asked.labels)
     summed = tuple(dict.fromkeys(label for term in asked.labels for label in term if label not in asked.output))
-    chains = graphs.Chains(name, work, x, y, asked.output, summed, cut, more)
+    chains = graphs.Chains(name, work, x, y, asked.output, summed, cut, more, threads)
     size = prod(sum(cut[label]) for label in asked.output) * sum(x.dtype.itemsize for x in results if not x.reduced)
     graph: dict[Any, Any] = dict(graphs.tasks(chains, *graphs.chosen(chains, asked.schedule, size)))
     graph |= {(x.name,): DataNode((x.name,), blocks.Whole(x.value)) for x in pair if isinstance(x, Fixed)}
