@@ -51,7 +51,7 @@ def random(dtype: Any, *shape: int) -> np.ndarray:
 
 BF16 = ml_dtypes.bfloat16
 CALLS: dict[str, tuple[np.ndarray, np.ndarray, dict[str, Any]]] = {
-    "f64, packed": (random("f8", 300, 320), random("f8", 320, 310), {}),
+    "f64, packed": (random("f8", 520, 320), random("f8", 320, 530), {}),
     "i8 into i32": (random("i1", 16, 17), random("i1", 17, 18), {"out_dtype": "i32"}),
     "bf16": (random(BF16, 33, 20), random(BF16, 20, 18), {}),
     "batch": (random("f4", 9, 12, 13), random("f4", 9, 13, 14), {}),

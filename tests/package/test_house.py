@@ -62,7 +62,7 @@ MOST = {
     "lines of the body of matmul": 31,
     "functions over 60 lines": 36,
     "files over 400 lines": 0,
-    "lines of the library": 74098,
+    "lines of the library": 74113,
     "lines of loop nests": 12267,
     "lines of the lab": 28237,
     "lines of other engines": 8309,

@@ -90,8 +90,8 @@ def test_weights_quantised_on_the_gpu_have_the_bits_of_those_on_the_cpu():
         for format, group, zero_points in (("i8", None, False), ("u8", 48, True), ("i4", 32, False), ("u4", 64, True),
                                            *((name, None, False) for name in BLOCKS)):
             sides = [quantize(x.to(device, dtype), format, group, zero_points) for device in ("cpu", "cuda")]
-            numbers = [dequantize(q["elements"], q["scales"], q["zeros"], format, group or 0, q["tensor_scale"], 200)
-                       for q in sides]
+            numbers = [dequantize(q["elements"], q["scales"], q["zeros"], None, format, group or 0, q["tensor_scale"],
+                                  200) for q in sides]
             for name in ("elements", "scales", "zeros"):
                 one, other = (q[name] for q in sides)
                 assert one is None or torch.equal(one, other.cpu()), (name, format, dtype)

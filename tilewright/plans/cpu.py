@@ -121,6 +121,14 @@ class CpuPlan(Plan):
         reads = self.algorithm == "dots" and rows and few and not self.dot_tiles
         return reads and not (self.copy or shape.prologues or converts)
 
+    def rows_outside(self, shape: Shape, target: CpuTarget) -> bool:
+        """Whether `in_place` takes one row of tiles after the other, so that C is written along its rows and the next
+        panel of B is asked for; else one column after the other, in which nothing asks for A's next panel (on a Xeon
+        0.7 of the rate in layout tn, but not where A has few panels). Shape in the roles that the plan gives them."""
+        again = (self.kc or shape.k) * shape.n * shape.itemsize         # bytes of B, for each row of tiles
+        return (shape.k <= SHORT or shape.m * self.nr >= shape.n * self.mr
+                or (shape.a == "columns" and shape.m >= 8*self.mr and again <= target.l2 // 2))
+
     @property
     def dot_tiles(self) -> bool:
         """Whether `dots` computes tile after tile of rows and columns, of any number of both."""

@@ -56,11 +56,12 @@ WAKING = 0.36e-6                    # for each where they take parts of a produc
 MEETING = 1.7                       # that where none can go on before all have come
 WAIT = 4.2e-6               # seconds that a barrier costs per thread that others wait for
 SHARED_LINE = 14e-9         # seconds, each time that C is written, for a line of which others write a part
-TEMPORARY, PLACED, COPIED = 40e-6, 0.8e-9, 15e-6    # seconds of a C^T beside C, of each element, of a copy of B
+TEMPORARY, PLACED, COPIED = 8e-6, 0.8e-9, 15e-6    # seconds of a C^T beside C, of each element, of a copy of B
 CHANNELS = 5                # threads from which on memory gives no more, and hides behind nothing
 TEAMS = 7.4e-6              # seconds for each thread where more than two of them share panels of B
 UNEVEN = 0.17               # of arithmetic's time that the slowest of many cores takes longer with an equal share
 TEAM = 0.06                 # the same for teams of threads that claim their work, so that only teams have equal shares
+OTHERS = 0.12               # of the time in place of more than two threads: parts that others had before take longer
 RUN = 16e-9                 # seconds to reach a row of a tile of C that nothing has asked for in time
 OVERLAP = 0.2               # of the shorter of arithmetic and traffic that is not hidden behind the other, in place
 EVICTED = 0.1               # of the time of loads that L2 answers because L1 has lost the line: behind much arithmetic
@@ -228,6 +229,7 @@ def _start(plan: CpuPlan) -> float:
 def _tiles(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -> Cost:
     """AMX: by its own rates, whatever those of vectors are."""
     found, slower = _packed(shape, plan, target, ceilings), 1 + CROWDED*(plan.threads - 1)
+    slower *= 1 + tile_model.UNEVEN_TILES / plan.threads * (plan.threads > 2 and not plan.claims)
     return _cost(found.vectors, found.traffic, (*tile_model.parts(shape, plan, target, slower, ceilings.l2),
                                                 ("starting threads", _start(plan) + tile_model.starting(plan.threads))))
 
@@ -257,7 +259,7 @@ def _in_place(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings
     k_blocks = ceil(k / kc)
     vectors = m * ceil(n / lanes) * k
     a, b, c = m*k*s, k*n*s, m*n*s
-    columns_outside = k > SHORT and row_panels < col_panels
+    columns_outside = not plan.rows_outside(shape, target)
     inner = (m*kc if columns_outside else n*kc) * s                         # re-read for each panel of the outer loop
     again = 1 if inner <= target.l2 else col_panels if columns_outside else row_panels
     fits = a + b + c <= target.l3 // 2
@@ -299,6 +301,7 @@ def _in_place(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings
     return _cost(vectors, traffic, (*_overlapping(work, waiting, OVERLAP), ("another page of B for each row", strided),
                                    ("pages that the first TLB loses", far),
                                    ("rows that share a set of L1", reloading), ("panels of B that leave L1", left),
+                                   ("parts that other threads had", OTHERS * work * (threads > 2)),
                                    ("waking threads", WAKING * plan.threads * (plan.threads > 1))))
 
 

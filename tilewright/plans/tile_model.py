@@ -57,6 +57,7 @@ OTHERS_A, OTHERS_B = 2.9e9, 11e9            # bytes per second of panels that ot
 STORING_TILES, ADDING_TILES = 11e9, 11e9    # bytes of C per second, and of C that is added to
 TILE_LINE = 10.8e-9                         # seconds of a line of B along k, in each block of k
 TILE_START, TILE_THREAD = 5.4e-6, 0.44e-6   # seconds to start threads that use tiles, and for each, beside others
+UNEVEN_TILES = 1.2          # over the threads: of time that the slowest of more than two equal shares takes longer
 LEFT = 0.26                 # of the time in which L2 gives panels that L1 has lost, beside the products
 
 

@@ -105,7 +105,7 @@ def test_nan_and_inf_stay_in_their_row_and_column():
     np.testing.assert_array_equal(c, wanted)
 
 
-@pytest.mark.parametrize("chip", ["zen4", "zen3", "x86-avx2"])
+@pytest.mark.parametrize("chip", ["zen4", "zen3"])      # "x86-avx2" would have the caches of the machine
 def test_few_rows_or_columns_with_k_contiguous_go_by_tiles_of_dot_products(chip):
     """Packing or copying an operand costs other plans the most there; not of large matrices, nor where k is short. On
     Xeons tiles of dot products took longer, so that some of these are packed there."""

@@ -251,8 +251,8 @@ def emit_small(target: CpuTarget, dtype: str, MR: int, NV: int, DEPTH: int) -> l
               **dict.fromkeys(("a_step", "b_step", "c_step", "finish", "operands", "index", "first"), zero),
               "batch_parts": one,
               "row_parts": row_parts.get(), "col_parts": col_parts.get(), "by_rows": k.select(by_rows, one, 0),
-              "rows_outside": k.select(m_panels >= n_panels, one, 0), "table": table, "column_step": csb,
-              "driver": k.address(s.driver)}
+              "rows_outside": k.select((m_panels >= n_panels) | (by_rows == 0), one, 0), "table": table,
+              "column_step": csb, "driver": k.address(s.driver)}
     for name, value in fields.items():
         field = job + PANELS.index(name)
         k.store(field.as_(T) if name in ("alpha", "beta") else field, value, align=8)

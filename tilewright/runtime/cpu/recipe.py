@@ -16,7 +16,7 @@ from tilewright.kernels.cpu import jobs
 from tilewright.kernels.cpu.jobs import NOTHING
 from tilewright.plans import few_rows, semirings
 from tilewright.plans.builtin import WAKE_ABOVE, WAKE_ONE
-from tilewright.plans.cpu import SHORT, CpuPlan
+from tilewright.plans.cpu import CpuPlan
 from tilewright.plans.cpu_shape import Shape, Strides
 from tilewright.plans.words import TILE_WORDS
 from tilewright.runtime.cpu import without_panels
@@ -270,8 +270,7 @@ class Recipe:
         return {"m": shape.m, "n": shape.n, "k": shape.k, "lda": st.rsa if by_rows else st.csa, "ldb": st.rsb,
                 "ldc": st.rsc, "kc": plan.kc or shape.k, "batch": 1, "batch_parts": 1,
                 "row_parts": plan.ic_ways, "col_parts": plan.jc_ways, "by_rows": int(by_rows),
-                # with k short C is most of the traffic, and wants to be written along its rows
-                "rows_outside": int(shape.k <= SHORT or shape.m * plan.nr >= shape.n * plan.mr),
+                "rows_outside": int(plan.rows_outside(shape, self.target)),
                 "table": kernels.address, "finish": self._finish()}
 
     def run(self, a: int, b: int, c: int, alpha: float, beta: float, beside: jobs.Beside = NOTHING, index: int = 0
