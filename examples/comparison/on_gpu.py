@@ -29,7 +29,7 @@ import numpy as np
 import torch
 
 import tilewright as tw
-from examples.comparison import with_tilewright
+from examples.comparison import with_tilewright, with_torch
 from tests.nests import cases, contractions, golden
 from tests.nests.test_recorded import lecture_v1
 from tilewright.lab.ladder import run_nvidia
@@ -299,17 +299,41 @@ def elementwise(function: Callable[..., None], peer: Callable[..., Any], m: int 
     """By the schedule that is found, and where that takes long, as written. Work: bytes read and written."""
     a, b = device(m, n), device(*(m, n)[:axes])
     other = b.clone()
-    held = Held(lambda: peer(a, other))
+    held, peers = Held(lambda: peer(a, other)), dict[str, tuple[Call, Any]]()
+    peers["torch"] = held, held
+    if m == n:
+        again, fused = b.clone(), torch.compile(peer)
+        peers["torch.compile"] = (inductor := Held(lambda: fused(a, again))), inductor
     begin = time.perf_counter()
     fast = tw.optimize(function, a, b)
     print(f"{function.__name__}: {time.perf_counter() - begin:.1f} s; {fast}", flush=True)
     for how, f in {"tw.optimize": fast, **({"tw.loops": tw.loops(function)} if m == n else {})}.items():
-        contest(f"{function.__name__} {m} x {n}, {how}", partial(f, a, b), b, {"torch": (held, held)},
-                4 * (a.numel() + b.numel()))
+        contest(f"{function.__name__} {m} x {n}, {how}", partial(f, a, b), b, peers, 4 * (a.numel() + b.numel()))
+
+
+def ten_steps(n: int) -> None:
+    """A stencil in place, beside torch.compile in place and, as on the page that compares, with copies."""
+    arrays = [device(n, n) for _ in range(2)]
+    (a, b), (c, d), (e, f) = [[x.clone() for x in arrays] for _ in range(3)]
+    begin = time.perf_counter()
+    fast = tw.optimize(plain("stencil"), a, b)
+    print(f"stencil: {time.perf_counter() - begin:.1f} s; {fast}", flush=True)
+
+    @torch.compile
+    def in_place(c: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
+        for _ in range(5):
+            five_points(c, d)
+            five_points(d, c)
+        return c
+    copies = Held(lambda: with_torch.stencil(e, f))
+    contest(f"stencil, ten steps, {n} x {n}", lambda: fast(a, b), a, {
+        "torch.compile": (lambda: in_place(c, d), c), "torch.compile, with copies": (copies, copies)}, 80 * n * n)
 
 
 def loops() -> Iterator[Call]:
     yield partial(elementwise, jacobi, five_points)
+    for n in (2048, 4096):
+        yield partial(ten_steps, n)
     yield partial(elementwise, row_sums, lambda a, b: a.cumsum(1))
     yield partial(elementwise, normalised, lambda a, b: a / ((a*a).sum(1, keepdim=True) + 1))
     for m, n in ((4096, 4096), (32768, 1024), (512, 32768), (100000, 96)):

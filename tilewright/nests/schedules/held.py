@@ -81,7 +81,8 @@ def held_rows(s: Scheduled, loops: Sequence[For], threads: int, buffer: Callable
     found, room = list[Held](), MOST[threads < 1024] * 4
     for (row, size, asked), by in rows.items():
         item = s.element(row.array).bytes
-        lanes = next(n for n in (8, 4, 2, 1) if n * item <= WIDEST and size % n == 0)
+        widths = [n for n in (8, 4, 2, 1) if n * item <= WIDEST and size % n == 0]
+        lanes = next((n for n in widths if size % (threads * n) == 0), widths[0])       # no conditions, if possible
         turns = -(-size // (threads * lanes))
         alike = all((x.size, x.lanes) == (size, lanes) for x in found)      # a loop is divided in one way
         if len(by) > 1 and alike and turns * lanes * item <= room:
