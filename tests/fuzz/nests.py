@@ -238,6 +238,8 @@ def scheduled(case: Case, arrays: Arrays) -> None:
             raise
         raise Outside from None
     except Exception as e:
+        if isinstance(e, Fault) and e.kind == "arithmetic":         # numbers of check's own, which a format cannot hold
+            raise Outside from None
         e.add_note(f"{s}\n" + "\n".join(f"{x.method} {x.arguments} {x.options}" for x in s.steps))
         raise
 

@@ -141,6 +141,14 @@ def max_times(A, B, C):
                 C[i, j] = max(C[i, j], A[i, p] * B[p, j])
 
 
+def times(A, B, C):
+    for i in range(A.shape[0]):
+        for j in range(B.shape[1]):
+            C[i, j] = 1
+            for p in range(A.shape[1]):
+                C[i, j] *= A[i, p] + B[p, j]
+
+
 def distances(X, Y, D):
     for i in range(X.shape[0]):
         for j in range(Y.shape[0]):
@@ -330,6 +338,7 @@ TAKEN: list[tuple[Any, tuple[Any, ...], str]] = [
     (min_plus, ((5, 7), (7, 6), (5, 6)), "min over p of A[i, p] + B[p, j]"),
     (min_plus_if, ((5, 7), (7, 6), (5, 6)), "min over p of A[i, p] + B[p, j], then min(1000, acc)"),
     (max_times, ((5, 7), (7, 6), (5, 6)), "max over p of A[i, p] * B[p, j]"),
+    (times, ((5, 7), (7, 6), (5, 6)), "product over p of A[i, p] + B[p, j]: contract of 5 x 6 x 7"),
     (distances, ((5, 7), (6, 7), (5, 6)), "then sqrt(acc): contract of 5 x 6 x 7"),
     (city_block, ((5, 7), (6, 7), (5, 6)), "sum over p of abs(X[i, p] - Y[j, p])"),
     (positive_alone, ((5, 7), (7, 6), (5, 6)), "contract of 5 x 6 x 7"),

@@ -27,6 +27,19 @@ def test_the_lecture_s_versions(function, grid):
     np.testing.assert_array_equal(c, a @ b)
 
 
+@pytest.mark.parametrize(("kernel", "grid"), [
+    (tw.kernel(lambda: kernels.lecture_v1(16, 16)), (4, 4)),
+    (tw.kernel(V=(2, 4), grid=lambda V, N: (N // (8 * V), N // (8 * V)))(lambda V=4: kernels.lecture_v2(8, V)), None)])
+def test_kernels_that_users_hold(kernel, grid):
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-3, 4, (64, 64)).astype(np.float32) for _ in range(2))
+    c = np.zeros_like(a)
+    fast = tw.optimize(kernel, 64, a, b, c, grid=grid)
+    assert "matmul of 64 x 64 x 64" in str(fast)
+    fast(64, a, b, c)
+    np.testing.assert_array_equal(c, a @ b)
+
+
 @pytest.mark.parametrize(("m", "n", "k"), [(96, 96, 96), (70, 75, 45), (1, 90, 3)])
 @pytest.mark.parametrize(("function", "grid"), [
     (emit_naive(16), (6, 6)), (emit_tiled(4, 8), (3, 3)), (emit_registers(4, 8), (3, 3)),

@@ -243,6 +243,7 @@ def test_ranks_without_the_device(monkeypatch):
         assert found.measured is None
         assert found.schedule.steps
         assert "ranked, not timed" in str(found)
+        assert found.ranks[0][0] == found.words
 
 
 def test_arrays_that_share_memory_run_as_written(monkeypatch):

@@ -30,22 +30,25 @@ from tilewright.nests.running.again import Calls, meet, span
 from tilewright.nests.running.execution import Execution, Given, distinct, look
 from tilewright.nests.running.run import Loops, kind
 from tilewright.problem import Gemm
+from tilewright.runtime.emitted import Emitted
 from tilewright.runtime.gpu.arrays import library_of
+from tilewright.runtime.parametric import Parametric, device_of
 
 VERIFIED: set[tuple[Any, ...]] = set()          # nests with the sentences of their products that agreed
 
 
-def optimize(f: Callable[..., Any] | Loops | Function, *args: Any, grid: int | Sequence[int] | None = None,
-             target: Any = None, search: bool = True, timed: bool = True, progress: bool = False,
-             temporary: Sequence[str] = ()) -> Optimized:
+def optimize(f: Callable[..., Any] | Loops | Function | Emitted | Parametric, *args: Any,
+             grid: int | Sequence[int] | None = None, target: Any = None, search: bool = True, timed: bool = True,
+             progress: bool = False, temporary: Sequence[str] = ()) -> Optimized:
     """The loops of a function for arguments like these, as fast as tilewright knows how to compute them.
 
         fast = tw.optimize(three_loops, A, B, C)
         print(fast)                 C[i, j] = sum over p of A[i, p] B[p, j]: matmul of 512 x 512 x 512, compiled as ...
         fast(A, B, C)
 
-    f           a Python function of loops, as `tilewright.loops` takes it, or such a one; or a kernel recorded with
-                tilewright.ir.Kernel, for CTAs of a GPU too, whose pointers then are contiguous arrays
+    f           a Python function of loops, as `tilewright.loops` takes it, or such a one; or a kernel, recorded with
+                tilewright.ir.Kernel or a `tilewright.kernel`, for CTAs of a GPU too, whose pointers then are contiguous
+                arrays
     args        arrays with the shapes, strides, formats and device of later calls, whole numbers and floats; a shape in
                 place of an array stands for one of f32. Elements are neither read nor written here
     grid        number of CTAs of a launch of a recorded kernel, as in tilewright.simulate
@@ -67,6 +70,8 @@ def optimize(f: Callable[..., Any] | Loops | Function, *args: Any, grid: int | S
     Refused, a TypeError with the line, for what loops may not contain, and subscripts that may be outside of an array.
     """
     args = tuple([np.ones(x, np.float32) if _is_shape(x) else x for x in args])
+    if isinstance(f, (Emitted, Parametric)):
+        f, grid = _of_call(f, args, target, grid)
     if isinstance(f, Function):
         nest = _in_order(recorded.nest(f, 1 if grid is None else grid))
         names: Sequence[str] = [p.name for p in nest.parameters]
@@ -74,7 +79,7 @@ def optimize(f: Callable[..., Any] | Loops | Function, *args: Any, grid: int | S
     else:
         python = f.python if isinstance(f, Loops) else f
         if not inspect.isfunction(python):
-            raise TypeError(f"optimize takes a Python function of loops, or a recorded kernel, not {f!r}")
+            raise TypeError(f"optimize takes a Python function of loops, or a kernel, not {f!r}")
         names = list(inspect.signature(python).parameters)
         if len(names) != len(args):
             raise TypeError(f"{python.__name__}{inspect.signature(python)} is given {len(args)} arguments")
@@ -95,6 +100,16 @@ def optimize(f: Callable[..., Any] | Loops | Function, *args: Any, grid: int | S
         if step.loops is not None:
             step.schedule(given, target, timed, progress)
     return found
+
+
+def _of_call(f: Emitted | Parametric, args: tuple[Any, ...], target: Any, grid: Any) -> tuple[Function, Any]:
+    """The kernel and the grid of a call with these arguments."""
+    chip = device_of(args) if target is None else targets.coerce(target)
+    if isinstance(f, Emitted):
+        return f.function(chip), grid
+    configuration = f.configuration(chip, *args)
+    function = f.function(chip, **configuration)
+    return function, f.grid(chip, configuration, f.named(function, args)) if grid is None else grid
 
 
 def _named(nest: LoopNest, temporary: Sequence[str]) -> tuple[str, ...]:

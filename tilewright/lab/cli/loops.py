@@ -9,6 +9,8 @@ import typer
 from tilewright.lab.cli import common
 from tilewright.lab.cli.command import BadInput
 
+RANKS = 5               # schedules that are shown
+
 
 def loops(
     function: Annotated[str, typer.Argument(metavar="FILE.py:FUNCTION", help="A function of nested loops.")],
@@ -20,7 +22,7 @@ def loops(
         "--without-device", help="Rank schedules by their estimates, and time none.")] = False,
 ) -> None:
     """Show the record of a function's loops, what of it is recognised as products, and the schedule that is found for
-    what remains.
+    what remains; where none is timed, the first in rank.
     """
     import numpy as np
 
@@ -38,12 +40,16 @@ def loops(
     except TypeError as error:
         raise BadInput(str(error)) from None
     typer.echo(f"{found.nest}\n\n{found}")
+    for step in found.steps:
+        ranks = getattr(step.found, "ranks", ())[:RANKS]
+        for words, seconds in ranks:
+            typer.echo(f"{1e6 * seconds:12.3g} us estimated: {words}")
 
 
 def _argument(text: str, dtype: Any, rng: Any) -> Any:
     sizes = text.split("x")
     if all(x.isdecimal() for x in sizes) and len(sizes) > 1:
-        return rng.standard_normal([int(x) for x in sizes]).astype(dtype)
+        return rng.standard_normal([int(x) for x in sizes], "float32").astype(dtype, copy=False)
     try:
         return rng.standard_normal(int(text[:-1])).astype(dtype) if text.endswith("x") else int(text)
     except ValueError:

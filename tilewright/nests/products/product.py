@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import formats
+from tilewright.expressions.reductions import Reduction
 from tilewright.forks import cached_property
 from tilewright.nests.domain import Element
 from tilewright.nests.given import overlap
@@ -26,6 +27,9 @@ from tilewright.targets import CpuTarget
 
 Arrays = Mapping[str, Any]
 Numbers = Mapping[str, float]
+REDUCTIONS = {"add": "sum", "mul": "product", "fmin": "min", "fmax": "max"}
+TIMES = Reduction(lambda kind, bits: (1.0 if kind == "float" else 1,), lambda s, t, p: (s[0] * t,),
+                  lambda x, y: (x[0] * y[0],))
 
 
 class Product:
@@ -83,7 +87,7 @@ class Product:
         """A sum over an index that no operand has adds the same term so many times."""
         for i in [i for i in self.sums if all(i not in e.indices for e in self.elements)]:
             if self.c.factors is None or any(i in x.factors for x in self.c.conditions):
-                if self.c.reduce == "add" or any(i in x.factors for x in self.c.conditions):
+                if self.c.reduce in ("add", "mul") or any(i in x.factors for x in self.c.conditions):
                     refuse(self.c.line, f"the index {i} is in no operand")
             else:
                 self.alpha = multiplied([self.alpha, ("number", self.extents[i])])
@@ -198,7 +202,7 @@ class Product:
         factors = self.c.factors
         if factors is None:
             f = self._semiring()
-            reduce = {"add": "sum", "fmin": "min", "fmax": "max"}.get(self.c.reduce, self.c.reduce)
+            reduce = TIMES if self.c.reduce == "mul" else REDUCTIONS.get(self.c.reduce, self.c.reduce)
 
             def multiply(a: Any, b: Any, **options: Any) -> Any:
                 return tilewright.contract(f, a, b, reduce=reduce, **options)
@@ -341,7 +345,7 @@ class Product:
     def __str__(self) -> str:
         def plain(x: Term) -> str:
             return _shown(x[1]) if x[0] == "load" else f"{x[1]:g}" if x[0] == "number" else str(x[1])
-        how = {"add": "sum", "fmin": "min", "fmax": "max"}.get(self.c.reduce, self.c.reduce)
+        how = REDUCTIONS.get(self.c.reduce, self.c.reduce)
         if self.c.factors is None:
             term = text(self.c.term, plain)
         else:

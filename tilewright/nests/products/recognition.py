@@ -21,7 +21,7 @@ from tilewright.nests.polynomial import Linear
 
 ACC: Term = ("parameter", "acc")            # what was reduced, in functions of it
 ONE: Term = ("number", 1)
-IDENTITY = {"add": 0, "min": float("inf"), "max": float("-inf"), "fmin": float("inf"), "fmax": float("-inf")}
+IDENTITY = {"add": 0, "mul": 1, "min": float("inf"), "max": float("-inf"), "fmin": float("inf"), "fmax": float("-inf")}
 FLOATS = {"div", "exp", "log", "tanh", "erf", "gelu", "sigmoid", "sqrt"}          # operations that give floats
 Overlap = Callable[[str, str], bool]        # whether two arrays may share memory
 

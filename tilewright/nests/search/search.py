@@ -53,6 +53,11 @@ class Several:
         return self.times * len(self.parts)
 
     @property
+    def ranks(self) -> tuple[tuple[str, float], ...]:
+        """Those of the first part."""
+        return self.parts[0].ranks
+
+    @property
     def changed(self) -> bool:
         """Whether any part runs in another way than it is written in."""
         return any(x.changed for x in self.parts)
@@ -178,7 +183,8 @@ def search(s: Schedule, args: Sequence[Any], target: Any, threads: int = 1, *, t
     if isinstance(on, str):
         why = "ranked, not timed" + (f": {on}" if on else "")
         c = checked[0]
-        return Found(c.schedule, c.words, predicted(first, c.seconds, target), None, None, why)
+        ranks = tuple([(x.words, x.seconds) for x in ranked])
+        return Found(c.schedule, c.words, predicted(first, c.seconds, target), None, None, why, ranks)
     written = [Candidate(s, "as written", first)] * (isinstance(target, CpuTarget) and first <= LONG)
     return fastest(s, written + checked, on, target, threads, tell, time_limit)
 

@@ -47,6 +47,7 @@ class Found:
     measured: float | None
     seconds: float | None
     why: str                # where it comes from
+    ranks: tuple[tuple[str, float], ...] = ()       # all that were ranked, and estimated seconds, where none was timed
 
     launches = 1            # of a call on a GPU
 
