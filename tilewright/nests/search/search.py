@@ -54,7 +54,7 @@ class Several:
 
     @property
     def ranks(self) -> tuple[tuple[str, float], ...]:
-        """Those of the first part."""
+        """The ranks of the first part."""
         return self.parts[0].ranks
 
     @property
