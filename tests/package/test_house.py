@@ -63,7 +63,7 @@ MOST = {
     "functions over 60 lines": 36,
     "files over 400 lines": 0,
     "lines of the library": 74098,
-    "lines of loop nests": 12294,
+    "lines of loop nests": 12291,
     "lines of the lab": 28243,
     "lines of other engines": 8249,
 }

@@ -46,9 +46,8 @@ def optimize(f: Callable[..., Any] | Loops | Function | Emitted | Parametric, *a
         print(fast)                 C[i, j] = sum over p of A[i, p] B[p, j]: matmul of 512 x 512 x 512, compiled as ...
         fast(A, B, C)
 
-    f           a Python function of loops, as `tilewright.loops` takes it, or such a one; or a kernel, recorded with
-                tilewright.ir.Kernel or a `tilewright.kernel`, for CTAs of a GPU too, whose pointers then are contiguous
-                arrays
+    f           a Python function of loops, as `tilewright.loops` takes it, or such a one; or a `tilewright.kernel`, or
+                a recorded kernel, for CTAs of a GPU too, whose pointers then are contiguous arrays
     args        arrays with the shapes, strides, formats and device of later calls, whole numbers and floats; a shape in
                 place of an array stands for one of f32. Elements are neither read nor written here
     grid        number of CTAs of a launch of a recorded kernel, as in tilewright.simulate
@@ -77,8 +76,7 @@ def optimize(f: Callable[..., Any] | Loops | Function | Emitted | Parametric, *a
         names: Sequence[str] = [p.name for p in nest.parameters]
         given = look(names, args)
     else:
-        python = f.python if isinstance(f, Loops) else f
-        if not inspect.isfunction(python):
+        if not inspect.isfunction(python := f.python if isinstance(f, Loops) else f):
             raise TypeError(f"optimize takes a Python function of loops, or a kernel, not {f!r}")
         names = list(inspect.signature(python).parameters)
         if len(names) != len(args):
@@ -87,8 +85,7 @@ def optimize(f: Callable[..., Any] | Loops | Function | Emitted | Parametric, *a
         nest = read(python, [kind(name, x) for name, x in zip(names, given.seen)])
     found = Optimized(nest, given, target, temporary=_named(nest, temporary))
     if isinstance(f, Function):
-        found.smaller = lambda shapes, sizes: ((_in_order(n), *more) for n, *more in launches.smaller(
-            f, 1 if grid is None else grid, shapes, sizes))
+        found.smaller = lambda *smaller: ((_in_order(n), *more) for n, *more in launches.smaller(f, grid or 1, *smaller))
     if found.recognised:
         try:
             found.verify(given)
