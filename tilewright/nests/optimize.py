@@ -85,7 +85,7 @@ def optimize(f: Callable[..., Any] | Loops | Function | Emitted | Parametric, *a
         nest = read(python, [kind(name, x) for name, x in zip(names, given.seen)])
     found = Optimized(nest, given, target, temporary=_named(nest, temporary))
     if isinstance(f, Function):
-        found.smaller = lambda *smaller: ((_in_order(n), *more) for n, *more in launches.smaller(f, grid or 1, *smaller))
+        found.smaller = lambda *x: ((_in_order(n), *more) for n, *more in launches.smaller(f, grid or 1, *x))
     if found.recognised:
         try:
             found.verify(given)
