@@ -122,7 +122,9 @@ def test_buffers_are_filled_early(stages, by, tail):
     """With races and copies in flight found by the simulator."""
     m, n, k = (32, 64, 32) if tail == "divide" else (37, 61, 27)
     s = golden.v5(begin(m, n, k), 32, 8, stages, by, tail)
-    assert s.check(most=1 << 18).sizes["A.shape[1]"] == k
+    checked, foreseen = s.check(most=1 << 18), s.counts()
+    assert checked.sizes["A.shape[1]"] == k
+    assert {x: c.loads for x, c in checked.counts.items()} == {x: foreseen[x].loads for x in checked.counts}
     assert s.now.buffers["A_shared"].strides == (8 * 36, 36, 16, 4, 1)
     assert s.now.buffers["B_shared"].shape == (stages, 8, 2, 4, 4)
 

@@ -62,10 +62,10 @@ MOST = {
     "lines of the body of matmul": 31,
     "functions over 60 lines": 36,
     "files over 400 lines": 0,
-    "lines of the library": 74098,
+    "lines of the library": 74113,
     "lines of loop nests": 12291,
     "lines of the lab": 28243,
-    "lines of other engines": 8249,
+    "lines of other engines": 8309,
 }
 OTHERS = "dask/", "mpi/", "numpy/", "jax/", "checkpoints/", "torch/distributed/"  # what serves programs of others
 NESTS = "nests/"         # the folder of users' loops, counted by itself: it is no part of how products are made

@@ -34,7 +34,7 @@ def counts(s: Scheduled) -> dict[str, Count]:
     gpu, s = any(x.mark.startswith(("block", "thread")) for x in s.loops), narrowed(s)
     by_array: dict[str, Count] = {}
     for node, around in s.statements:
-        together = any(isinstance(x, For) and x.mark == "together" for x in around)
+        together = any(isinstance(x, For) and x.mark.startswith("together") for x in around)
         loops = tuple([x for x in around if not (together and isinstance(x, For) and x.mark.startswith("thread"))])
         for access, writes in node.accesses():
             n = rounds(loops, _same(s, access, loops))

@@ -205,7 +205,7 @@ def gpu_seconds(s: Scheduled, target: Any) -> float:
     issued = sectors = 0.0
     arrays = set[str]()
     for d, around in s.statements:
-        together = any(isinstance(x, For) and x.mark == "together" for x in around)
+        together = any(isinstance(x, For) and x.mark.startswith("together") for x in around)
         mine = tuple([x for x in around if not (together and isinstance(x, For) and x.mark.startswith("thread"))])
         runs = rounds(mine) / warp
         issued += runs * (1 + _operations(d.value))
