@@ -6,6 +6,7 @@ import pytest
 
 import tilewright as tw
 from tests.helpers.counted import Counted
+from tilewright.api.builtin_repeats import Repeats
 from tilewright.kernels.cpu.abi import RUNNING
 from tilewright.runtime.cpu import engine, exchange
 
@@ -58,6 +59,13 @@ def test_an_epilogue_with_tensors(counted):
         found = counted.matmul(a, b, epilogue=scaled, operands={"bias": bias})
         assert torch.allclose(found, (a @ b + bias) * factor, atol=1e-4)
     assert counted.calls == before
+
+
+def test_no_record_is_made_where_none_is_looked_up(counted, monkeypatch):
+    """Inside threads(), the number of threads depends on the caller: making a record in each call took 1 ms."""
+    monkeypatch.setattr(Repeats, "_remember", lambda *_: pytest.fail("a record was made"))
+    with tw.threads(1):
+        assert not repeated(counted, torch.randn(24, 40), torch.randn(40, 16))
 
 
 def test_each_difference_is_another_call(counted):

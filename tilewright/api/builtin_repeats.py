@@ -62,8 +62,8 @@ class Repeats:
         """Record a call that came down to this one with these addresses, if it can be repeated. `running`: how many
         records are running."""
         known_by = id(call), len(args), *kwargs
-        if call.product is None or known_by in self.refused:
-            return
+        if call.product is None or known_by in self.refused or not pool.common_threads():
+            return                                          # where a thread has its own number no record is looked up
         with forks.building, self._lock:                     # in this order, as `forget` where a plan is chosen
             if not running():                               # what is in no slot cannot begin any more
                 self._replaced.clear()
