@@ -14,6 +14,7 @@ from functools import cache
 from math import gcd
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 from hypothesis import settings
@@ -64,12 +65,19 @@ def once(function: Callable[..., Any], by: Callable[[], object] = str) -> Callab
 
 
 @pytest.fixture(autouse=True, scope="session")
-def compiled_once() -> Iterator[None]:
-    """LLVM and ptxas are given the same text for the same target once in a run, however many tests ask."""
+def compiled_once(pytestconfig: pytest.Config) -> Iterator[None]:
+    """LLVM and ptxas are given the same text for the same target once in a run, however many tests ask. Of the objects
+    that this process runs, LLVM optimises one in four, by a checksum of the texts, and with --all-ways all: without its
+    passes code is compiled in a fifth of the time, and computes the same."""
     from tilewright.compiler import llvm, ptxas
+    compiled = llvm.compiled
+
+    def mostly_quick(source: str, target: Any, level: int, jit: bool, kind: str) -> Any:
+        quick = jit and kind == "object" and not pytestconfig.getoption("--all-ways") and "amx" not in source
+        return compiled(source, target, 0 if quick and crc32(source.encode()) % 4 else level, jit, kind)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(llvm, "compiled", once(llvm.compiled))
+        patch.setattr(llvm, "compiled", once(mostly_quick))
         patch.setattr(ptxas, "assemble", once(ptxas.assemble, lambda: ptxas.find()))
         yield
 
@@ -99,10 +107,11 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True, scope="module")
 def earlier_modules() -> Iterator[None]:
-    """What a module leaves, kernels and their records, is not looked through again, either."""
+    """What a module leaves, kernels and their records, is not looked through again, either, if it is much."""
     yield
-    gc.collect()
-    gc.freeze()
+    if gc.get_count() > (20_000,):
+        gc.collect()
+        gc.freeze()
 
 
 def _sample(cases: list[pytest.Function], share: int | None) -> list[pytest.Function]:
