@@ -39,8 +39,8 @@ def multiplied(target: AmdTarget) -> tuple[str, ...]:
 
 def shape_of(problem: Gemm, at: Sequence[Place] | None = None) -> GpuShape:
     """The shape, as plans.gpu.shape_of; operands that passes decode are read up to the last step of k."""
-    found = gpu_shape.shape_of(problem, at)
-    return found if instructions_scale(found) else found._replace(k=problem.k)
+    shape = gpu_shape.shape_of(problem, at)
+    return shape if instructions_scale(shape) else shape._replace(k=problem.k)
 
 
 def instructions_scale(shape: GpuShape) -> bool:
@@ -179,8 +179,8 @@ def _of_passes(p: AmdPlan, shape: GpuShape, target: AmdTarget) -> Iterator[str]:
 
 def _violations(p: AmdPlan, shape: GpuShape, target: AmdTarget) -> Iterator[str]:
     """Why a plan whose passes are over cannot multiply the shape that they leave."""
-    if found := p.below_one("cta_m", "cta_n", "cta_k", "warp_m", "warp_n", "vector", "vector_c", "split_k", "group_m"):
-        yield from found
+    if why := p.below_one("cta_m", "cta_n", "cta_k", "warp_m", "warp_n", "vector", "vector_c", "split_k", "group_m"):
+        yield from why
         return
     yield from p.above(**MOST)
     if unread := [name for name in UNREAD if getattr(shape, name)]:

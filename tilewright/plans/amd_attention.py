@@ -70,27 +70,27 @@ class AmdAttention(Plan):
 
     def violations(self, case: AttentionCase, target: AmdTarget) -> list[str]:
         """Why this plan cannot run the case on the target: sentences, none if it can."""
-        found = self.below_one("rows", "keys", "resident", "splits")
+        why = self.below_one("rows", "keys", "resident", "splits")
         if refused := refusal(case, target):
             return [refused]
         p, waves = case.problem, self.waves
         if self.rows % ROWS or waves & (waves - 1) or waves > MOST_WAVES:
-            found.append(f"rows is {self.rows}, and must be {ROWS} times 1, 2, 4, 8 or {MOST_WAVES}.")
+            why.append(f"rows is {self.rows}, and must be {ROWS} times 1, 2, 4, 8 or {MOST_WAVES}.")
         if self.keys not in (32, 64, 128):
-            found.append(f"keys is {self.keys}, and must be 32, 64 or 128.")
+            why.append(f"keys is {self.keys}, and must be 32, 64 or 128.")
         if self.splits > MOST_SPLITS or (self.splits > 1 and not packed_rows(p, self)):
-            found.append(f"splits is {self.splits}, and must be 1 to {MOST_SPLITS}, and 1 with more than {ROWS} rows, "
+            why.append(f"splits is {self.splits}, and must be 1 to {MOST_SPLITS}, and 1 with more than {ROWS} rows, "
                          "more query heads to a kv head, or offsets.")
-        if found:
-            return found
+        if why:
+            return why
         values, item = held(p), _item(p)
         if target.has("lds.transposed") and self.keys * (values & -values) * item < 16*self.threads:
-            found.append(f"{self.threads} threads are more than a part of a tile of values has pieces of 16 bytes.")
+            why.append(f"{self.threads} threads are more than a part of a tile of values has pieces of 16 bytes.")
         if (takes := self.lds(p)) * self.resident > target.lds:
-            found.append(f"{self.resident} workgroups take {takes} bytes of LDS each, and there are {target.lds}.")
+            why.append(f"{self.resident} workgroups take {takes} bytes of LDS each, and there are {target.lds}.")
         if (needs := self.registers(p)) > (has := target.vgprs // self.waves_simd // 8 * 8):
-            found.append(f"a lane needs about {needs} registers, and has {has}.")
-        return found
+            why.append(f"a lane needs about {needs} registers, and has {has}.")
+        return why
 
     @property
     def waves_simd(self) -> int:
@@ -140,10 +140,10 @@ def refusal(case: AttentionCase, target: AmdTarget) -> str:
 
 def tiles_of(p: Attention, shape: AttentionShape, plan: AmdAttention) -> int:
     """Tiles of queries: of ragged sequences at least as many as there are."""
-    each = ROWS // max(shape.packed, 1) * plan.waves
+    rows = ROWS // max(shape.packed, 1) * plan.waves
     if shape.ragged:
-        return (p.queries // each + p.sequences)*p.heads
-    return -(-p.queries // each) * p.sequences*(p.kv_heads if shape.packed else p.heads)
+        return (p.queries // rows + p.sequences)*p.heads
+    return -(-p.queries // rows) * p.sequences*(p.kv_heads if shape.packed else p.heads)
 
 
 def grid_of(p: Attention, shape: AttentionShape, plan: AmdAttention, target: AmdTarget) -> int:

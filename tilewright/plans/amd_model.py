@@ -30,12 +30,12 @@ ADDING = 50e9           # bytes per second at which a workgroup alone adds up th
 
 def cost(shape: GpuShape, plan: AmdPlan, target: AmdTarget) -> Cost:
     """The predicted cost of a legal plan."""
-    found = _product(plan.after_passes(shape), plan, target)
-    moved = [(each.read, each.size) for each in plan.passes(shape)]
+    product = _product(plan.after_passes(shape), plan, target)
+    moved = [(one.read, one.size) for one in plan.passes(shape)]
     if not moved:
-        return found
+        return product
     seconds = sum(START + (read + written) / target.bandwidth for read, written in moved)
-    return replace(found, seconds=found.seconds + seconds, parts=(*found.parts, ("passes", seconds)))
+    return replace(product, seconds=product.seconds + seconds, parts=(*product.parts, ("passes", seconds)))
 
 
 def _product(shape: GpuShape, plan: AmdPlan, target: AmdTarget) -> Cost:
@@ -48,10 +48,10 @@ def _product(shape: GpuShape, plan: AmdPlan, target: AmdTarget) -> Cost:
     full, over = divmod(tiles, target.cus * resident)
     turns = full*resident + ceil(over / target.cus)
     moved = brought(shape, p)
-    each = {"matrix": _matrix(shape, p, target, resident), "LDS": _lds(shape, p, target), "L1": moved / L1_CLOCK}
-    bounds = {name: turns * steps * clocks / target.clock for name, clocks in each.items() if clocks}
+    time = {"matrix": _matrix(shape, p, target, resident), "LDS": _lds(shape, p, target), "L1": moved / L1_CLOCK}
+    bounds = {name: turns * steps * clocks / target.clock for name, clocks in time.items() if clocks}
     # of a workgroup alone on its compute unit, which has so many tiles of k on their way
-    arrival = each["L1"] / target.clock
+    arrival = time["L1"] / target.clock
     latency = 2e-6 + steps * max((1.5e-7 + arrival) / (p.stages - 1), arrival)
     out = bits_of(shape.out) / 8
     least = shape.batch * ((shape.m*shape.bits[0] + shape.n*shape.bits[1]) * shape.k / 8 + shape.m*shape.n*out)

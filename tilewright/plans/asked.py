@@ -55,8 +55,8 @@ def problem(what: Any) -> Gemm:
 
 def is_attention(what: Any) -> TypeIs[Attention]:
     """Whether it is an Attention, which no module that is not imported can have made."""
-    found = sys.modules.get("tilewright.attention_problem")
-    return found is not None and isinstance(what, found.Attention)
+    module = sys.modules.get("tilewright.attention_problem")
+    return module is not None and isinstance(what, module.Attention)
 
 
 def only_products(**options: Any) -> None:
@@ -76,21 +76,21 @@ def plan(what: Any, target: Any = None, attention: bool | None = False) -> Any:
     """
     if what is None:
         return None
-    found = _parsed(what) if isinstance(what, str) else what
-    family = next((f for f in _FAMILIES if f.has(found)), None)
+    parsed = _parsed(what) if isinstance(what, str) else what
+    family = next((f for f in _FAMILIES if f.has(parsed)), None)
     if family is None:
         raise TypeError(f"plan must be a plan or the text of one, not {type(what).__name__} {what!r}")
     kind = family.attention if attention is None else attention
     if family.attention != kind:
         like = ", ".join(repr(f.plan.EXAMPLE) for f in _FAMILIES if f.attention == kind)
-        raise ValueError(f"plan {found} is for {'attention' if family.attention else 'products'}, and plans for "
+        raise ValueError(f"plan {parsed} is for {'attention' if family.attention else 'products'}, and plans for "
                          f"{'attention' if kind else 'products'} look like {like}")
     if target is not None and not isinstance(target, family.target):
         theirs, wanted = ([f.plan for f in _FAMILIES if isinstance(target, f.target) and f.attention == x]
                           for x in (False, kind))
-        raise ValueError(f"plan {found} is for {family.plan.FAMILY}, and {target.name} is {theirs[0].FAMILY}, " + (
+        raise ValueError(f"plan {parsed} is for {family.plan.FAMILY}, and {target.name} is {theirs[0].FAMILY}, " + (
             f"whose plans look like {wanted[0].EXAMPLE!r}" if wanted else "which has no kernels of attention"))
-    return found
+    return parsed
 
 
 def runs(found: Any, shape: Any, target: Any) -> Any:

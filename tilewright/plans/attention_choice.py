@@ -101,17 +101,17 @@ def require(case: AttentionCase, target: Any) -> None:
 def tile_pairs(p: Attention, rows: int, keys: int) -> tuple[int, int]:
     """Pairs of a query and a key in the tiles of a head of a sequence, so many rows by so many keys; and those in tiles
     that an edge of the mask or of the keys goes through. Of ragged sequences, as if there was one."""
-    found, edges, shift = 0, 0, 0 if p.upper else p.keys - p.queries
+    count, edges, shift = 0, 0, 0 if p.upper else p.keys - p.queries
     for i in range(0, p.queries, rows):
         last = min(i + rows, p.queries) - 1
         end = p.keys if p.after is None else max(min(p.keys, last + 1 + shift + p.after), 0)
-        whole = p.keys if p.after is None else max(min(p.keys, i + 1 + shift + p.after), 0)
+        limit = p.keys if p.after is None else max(min(p.keys, i + 1 + shift + p.after), 0)
         first = max(i + shift - p.before, 0) if p.before is not None else 0
         inside = max(last + shift - p.before, 0) if p.before is not None else 0
         tiles = max(-(-end // keys) - first // keys, 0)
-        found += tiles
-        edges += max(tiles - max(whole // keys - -(-inside // keys), 0), 0)
-    return found * rows * keys, edges * rows * keys
+        count += tiles
+        edges += max(tiles - max(limit // keys - -(-inside // keys), 0), 0)
+    return count * rows * keys, edges * rows * keys
 
 
 def traffic(case: AttentionCase, tiles: int) -> dict[str, tuple[Term, ...]]:
@@ -135,8 +135,8 @@ def choose(case: AttentionCase, target: Any) -> Any:
 
 def cost(case: AttentionCase, plan: Any, target: Any, *ceilings: Any) -> Cost:
     """The predicted cost of a legal plan; of a CPU's perhaps by measured ceilings (plans.model.Ceilings)."""
-    found: Cost = planner(target).cost(case, plan, target, *ceilings)
-    return found
+    predicted: Cost = planner(target).cost(case, plan, target, *ceilings)
+    return predicted
 
 
 def ranked(case: AttentionCase, target: Any) -> list[Any]:

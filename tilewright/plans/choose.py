@@ -53,14 +53,14 @@ def choose(shape: Shape, target: CpuTarget, like: CpuPlan | None = None) -> CpuP
     if shape.m == 0 or shape.n == 0 or shape.k == 0:
         mr, vectors = tiles_of(target, TILES)[0]
         return CpuPlan("in_place", mr, vectors * target.lanes(shape.itemsize))
-    found = ranked(shape, target, like=like)
+    plans = ranked(shape, target, like=like)
     if like is None and not shape.invariant and stays_in_cache(shape, target):      # the builtin, which asks no planner
-        return next(p for p in found if (p.algorithm, p.swap) == small_way(shape))
+        return next(p for p in plans if (p.algorithm, p.swap) == small_way(shape))
     if like is None and few_rows.matrix(shape):
-        return next((p for p in found if p.word), found[0])
+        return next((p for p in plans if p.word), plans[0])
     if like is None and shape.complex:                  # packing is no better where another plan reads them in place
-        return next((p for p in found if p.complex_row(shape) or p.complex_in_place(shape)), found[0])
-    return found[0]
+        return next((p for p in plans if p.complex_row(shape) or p.complex_in_place(shape)), plans[0])
+    return plans[0]
 
 
 def ranked(shape: Shape, target: CpuTarget, ceilings: Ceilings | None = None, tiles: int = 1,
@@ -156,8 +156,8 @@ def converting_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
             yield from (replace(p, swap=swap) for p in byte_dots(s, target))
     if shape.prologues and shape.dtype == "f32":
         for s, swap in (shape, False), (shape.swapped, True):
-            found = skinny_plans if not prologues.weights(s.prologue_b or s.prologue_a) else weight_plans
-            yield from (replace(p, swap=swap) for p in found(s, target) if p.algorithm in ("stream", "dots"))
+            others = skinny_plans if not prologues.weights(s.prologue_b or s.prologue_a) else weight_plans
+            yield from (replace(p, swap=swap) for p in others(s, target) if p.algorithm in ("stream", "dots"))
 
 
 def weight_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
@@ -350,9 +350,9 @@ def packed_plans(shape: Shape, target: CpuTarget, mr: int, nr: int,
         for mc in sorted({min(mc, _up(shape.m, mr)) for mc in blocks}):
             l3 = target.l3 or 4 * target.l2
             for ways in splits(shape.threads):
-                found = CpuPlan("packed", mr, nr, mc, kc, nr, *ways)
-                most = int(l3 / (4 if found.claims else 2) / ways[0] / (kc*s))     # two blocks of B, with claims
-                yield replace(found, nc=min(max(most // nr, 1) * nr, _up(shape.n, nr)))
+                plan = CpuPlan("packed", mr, nr, mc, kc, nr, *ways)
+                most = int(l3 / (4 if plan.claims else 2) / ways[0] / (kc*s))      # two blocks of B, with claims
+                yield replace(plan, nc=min(max(most // nr, 1) * nr, _up(shape.n, nr)))
         if shape.threads > 2:
             mc = max(int(SHARE * target.l2 / (kc*s)) // mr, 1) * mr
             nc = max((target.l3 or 4 * target.l2) // 2 // shape.threads // (kc*s) // nr, 1) * nr

@@ -64,10 +64,10 @@ class Plan:
                     values[name] = value
                 else:
                     values |= zip(names, map(int, value.split("x")), strict=True)
-            found = cls(algorithm, **values)    # type: ignore[call-arg]
-            if wrong := found.unknown_words():
+            plan = cls(algorithm, **values)     # type: ignore[call-arg]
+            if wrong := plan.unknown_words():
                 raise ValueError(" ".join(wrong))
-            return found
+            return plan
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(f"not a plan for {cls.FAMILY}: {text!r}; one looks like {cls.EXAMPLE!r}") from error
 
@@ -182,15 +182,15 @@ class NoPlan(ValueError):
 
 def legal(shape: Any, target: Any, candidates: Iterable[P]) -> list[P]:
     """The candidates that can run. NoPlan, with the reasons, if there is none."""
-    found, refused, plans = [], Counter[str](), dict.fromkeys(candidates)
+    plans_allowed, refused, plans = [], Counter[str](), dict.fromkeys(candidates)
     for plan in plans:
         if sentences := plan.violations(shape, target):
             refused.update(set(sentences))
         else:
-            found.append(plan)
-    if not found:
+            plans_allowed.append(plan)
+    if not plans_allowed:
         raise NoPlan(shape, target, len(plans), refused)
-    return found
+    return plans_allowed
 
 
 def refusals(shape: Any, target: Any, candidates: Iterable[P]) -> dict[str, int]:
@@ -236,4 +236,4 @@ def _kinds(refused: Counter[str]) -> list[tuple[int, str]]:
     kinds: dict[str, Counter[str]] = {}
     for sentence, count in refused.most_common():
         kinds.setdefault(re.sub(r"\d+", "#", sentence), Counter())[sentence] = count
-    return sorted(((sum(each.values()), next(iter(each))) for each in kinds.values()), key=lambda x: -x[0])
+    return sorted(((sum(counts.values()), next(iter(counts))) for counts in kinds.values()), key=lambda x: -x[0])

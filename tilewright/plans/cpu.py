@@ -174,25 +174,25 @@ class CpuPlan(Plan):
 
     def excess(self, itemsize: int) -> list[str]:
         """Sentences about threads or memory that no machine has, for any problem."""
-        found = []
+        why = []
         for name in ("mc", "kc", "nc", "jc_ways", "ic_ways", "jr_ways"):
             least, most = (1, MOST_THREADS) if name.endswith("ways") else (0, MOST_LINES)
             if not least <= (value := getattr(self, name)) <= most:
                 than = f"less than {least}" if value < least else f"more than {most}"
-                found.append(f"{name} is {value}, and must not be {than}.")
+                why.append(f"{name} is {value}, and must not be {than}.")
         if (threads := self.threads) > MOST_THREADS:
-            found.append(f"ways of {self.jc_ways} x {self.ic_ways} x {self.jr_ways} are {threads} threads, and a "
+            why.append(f"ways of {self.jc_ways} x {self.ic_ways} x {self.jr_ways} are {threads} threads, and a "
                          f"process has at most {MOST_THREADS}.")
         for operand, name, lines in (("A", "mc", self.mc), ("B", "nc", self.nc)):
             if (size := lines * self.kc * itemsize) > MOST_BLOCK[operand]:
-                found.append(f"{name} x kc = {lines} x {self.kc} elements of {itemsize} bytes are {size} bytes, and a "
+                why.append(f"{name} x kc = {lines} x {self.kc} elements of {itemsize} bytes are {size} bytes, and a "
                              f"block of {operand} may have {MOST_BLOCK[operand]}.")
-        return found
+        return why
 
     def violations(self, problem: Any, target: CpuTarget) -> list[str]:
         """Why this plan cannot run this problem on this target: sentences, none if it can."""
-        if found := self.unknown_words():
-            return found
+        if why := self.unknown_words():
+            return why
         shape = problem if isinstance(problem, Shape) else shape_of(problem, target=target)
         if self.word:
             return [*few_rows.violations(self, shape, target), *self.excess(shape.itemsize)]
@@ -200,30 +200,30 @@ class CpuPlan(Plan):
             shape = shape.swapped
         if self.copy:
             shape = shape._replace(b=self.reads_b)
-        found = list(_tile_violations(self, shape, target))
-        found += self.excess(shape.itemsize)
+        why = list(_tile_violations(self, shape, target))
+        why += self.excess(shape.itemsize)
         if self.own_b and (self.algorithm != "packed" or self.jr_ways > 1):
-            found.append("own_b is for packed plans whose threads have rows (ic) and columns (jc) of their own: this "
+            why.append("own_b is for packed plans whose threads have rows (ic) and columns (jc) of their own: this "
                          f"one is {self.algorithm} and has jr_ways = {self.jr_ways}.")
         if self.swap and not shape.tiles and epilogues.sums_of_result(shape.epilogue) > 1:
-            found.append("pairs of columns that an epilogue takes are columns of C, and swap computes C^T.")
+            why.append("pairs of columns that an epilogue takes are columns of C, and swap computes C^T.")
         if self.algorithm == "packed":
-            found += _packed_violations(self)
+            why += _packed_violations(self)
             if shape.source_a.endswith(prologues.HALVES) or shape.source_b.endswith(prologues.HALVES):
-                found.append("two elements to a byte are read where they are, by stream and dots: packing takes one.")
+                why.append("two elements to a byte are read where they are, by stream and dots: packing takes one.")
         elif shape.converts and not self._converts(shape):
-            found.append(f"{self.algorithm} reads operands and writes C in the format of the sums, {shape.sums}: only "
+            why.append(f"{self.algorithm} reads operands and writes C in the format of the sums, {shape.sums}: only "
                          "packed plans convert.")
         if shape.semiring and self.algorithm != "packed":
-            found.append(f"{self.algorithm} multiplies and adds: only packed plans take a semiring.")
+            why.append(f"{self.algorithm} multiplies and adds: only packed plans take a semiring.")
         if shape.scattered and (self.algorithm != "packed" or self.swap or self.copy):
-            found.append("scattered operands are packed by tables in their own roles, and so is a scattered C stored: "
+            why.append("scattered operands are packed by tables in their own roles, and so is a scattered C stored: "
                          "only packed plans without swap and copy can run.")
         if shape.complex and (self.swap or self.copy):
-            found.append("complex operands are packed in their own roles, B as two rows and two columns of reals for "
+            why.append("complex operands are packed in their own roles, B as two rows and two columns of reals for "
                          "each number: a plan for them has neither swap nor copy.")
-        found += [sentence for wrong, sentence in self._placed(shape) if wrong]
-        return found
+        why += [sentence for wrong, sentence in self._placed(shape) if wrong]
+        return why
 
     def _converts(self, shape: Shape) -> bool:
         """Whether a plan without panels converts all that the shape says: the operand that it reads once."""

@@ -58,12 +58,12 @@ class CpuAttention(Plan):
     def violations(self, case: AttentionCase, target: CpuTarget) -> list[str]:
         """Why this plan cannot run the case on the target: sentences, none if it can."""
         p, few = case.problem, self.algorithm != "attention_strips"
-        found = [*self.below_one("queries", "keys", "part" if few else "strips")]
-        found += [f"{name} is {x}, and {self.algorithm} has none." for name, x in
+        reasons = [*self.below_one("queries", "keys", "part" if few else "strips")]
+        reasons += [f"{name} is {x}, and {self.algorithm} has none." for name, x in
                   (("strips", self.strips), ("part", self.part)) if x and (name == "strips") == few]
         lanes = target.lanes(8 if p.sums == "f64" else 4)
-        if found:
-            return found
+        if reasons:
+            return reasons
         if few:
             if refused := _not_few(p, target, self.algorithm):
                 return [refused]
@@ -73,10 +73,10 @@ class CpuAttention(Plan):
         kind = word(p, target)
         height = TILE_KEYS if kind == "tiles" else tile_rows(target, max(self.queries // lanes, 1), kind)
         if self.queries not in (lanes, 2*lanes):
-            found.append(f"queries is {self.queries}, and must be {lanes} or {2*lanes}, lanes of one or two vectors.")
+            reasons.append(f"queries is {self.queries}, and must be {lanes} or {2*lanes}, lanes of one or two vectors.")
         elif self.keys % height:
-            found.append(f"keys is {self.keys}, and must be a multiple of {height}, the keys of a tile.")
-        return found + self.above(strips=MOST_STRIPS_EVER, keys=MOST_KEYS)
+            reasons.append(f"keys is {self.keys}, and must be a multiple of {height}, the keys of a tile.")
+        return reasons + self.above(strips=MOST_STRIPS_EVER, keys=MOST_KEYS)
 
 
 PLAN = CpuAttention
@@ -170,8 +170,8 @@ def rows_spec(case: AttentionCase, plan: CpuAttention) -> RowsSpec:
 def rows_memory(spec: RowsSpec, rows: Any, V: int) -> dict[str, Any]:
     """Numbers of a thread's memory for so many rows, a number or a kernel's value, by what they are, in their order."""
     W, WV = (-(-x // V) * V for x in (spec.SIZE, spec.VALUE_SIZE))
-    found = {"keys": spec.KEYS*W, "values": spec.KEYS*WV, "q": rows*W, "scores": rows*spec.KEYS}
-    return found if spec.ROWS else {"lines": 2*V*W, **found, "row": rows*4, "scale": rows}
+    sizes = {"keys": spec.KEYS*W, "values": spec.KEYS*WV, "q": rows*W, "scores": rows*spec.KEYS}
+    return sizes if spec.ROWS else {"lines": 2*V*W, **sizes, "row": rows*4, "scale": rows}
 
 
 def tile_rows(target: CpuTarget, NV: int, word: str) -> int:
@@ -211,8 +211,8 @@ def choose(case: AttentionCase, target: CpuTarget) -> CpuAttention:
         return CpuAttention("attention_strips", vectors*lanes, keys, strips(p, vectors*lanes, 1))
     one, two, alone = strip(1), strip(2), replace(case, threads=1)
     less = not p.ragged and cost(alone, one, target).seconds < SAVED * cost(alone, two, target).seconds
-    found = one if less else two
-    return replace(found, strips=strips(p, found.queries, case.threads))
+    plan = one if less else two
+    return replace(plan, strips=strips(p, plan.queries, case.threads))
 
 
 def candidates(case: AttentionCase, target: CpuTarget) -> Iterator[CpuAttention]:
@@ -252,7 +252,7 @@ def cost(case: AttentionCase, plan: CpuAttention, target: CpuTarget, ceilings: C
     if few:
         tasks, keys = heads * -(-p.keys // plan.part), p.keys * heads * seen
         turned = plan.algorithm == "attention_few"
-        each = {"multiply-adds": keys * (plan.queries + TURN*turned) * words,
+        seconds = {"multiply-adds": keys * (plan.queries + TURN*turned) * words,
                 "exponentials": keys * plan.queries * (EXP/lanes + (0 if turned else SUM)),
                 "copies": 0.0 if case.contiguous and p.kv == p.sums and not p.page else keys * words * COPY}
     else:
@@ -262,22 +262,22 @@ def cost(case: AttentionCase, plan: CpuAttention, target: CpuTarget, ceilings: C
         pairs = tile_pairs(p, min(plan.queries, max(p.queries, 1)), height)[0] * p.group * heads
         strips = pairs / min(plan.queries, max(p.queries, 1)) * min(1.0, p.queries * p.group / plan.queries)
         strips = max(strips, heads * -(-rows // plan.queries) * p.keys * seen)      # a strip and a key
-        each = {"multiply-adds": strips * vectors * (p.size + p.value_size) / STEPS.get(kind, 1) / TILES
+        seconds = {"multiply-adds": strips * vectors * (p.size + p.value_size) / STEPS.get(kind, 1) / TILES
                 * (ALONE if vectors == 1 and kind == "bf16x2" else 1.0),
                 "exponentials": strips * vectors * EXP,
                 "copies": tasks * p.keys * seen * words * COPY * (1 if p.kv == p.sums else 2)
                           + heads * rows / plan.queries * (p.size + p.value_size) * vectors * 4}
         if (excess := plan.keys * plan.queries * (8 if p.sums == "f64" else 4) / (target.l1d / 2)) > 1:
-            each["scores beyond L1"] = each["multiply-adds"] * 0.1 * (excess - 1)
+            seconds["scores beyond L1"] = seconds["multiply-adds"] * 0.1 * (excess - 1)
     if p.function is not None:
-        each["score function"] = each["exponentials"] / EXP * OPERATION * len(p.function.expression.lines)
+        seconds["score function"] = seconds["exponentials"] / EXP * OPERATION * len(p.function.expression.lines)
     share = -(-tasks // case.threads) / max(tasks, 1)       # of the work, by the thread with the most tasks
-    parts = {what: count * share / of.vectors for what, count in each.items() if count}
+    parts = {what: count * share / of.vectors for what, count in seconds.items() if count}
     working, memory = sum(parts.values()), sum(p.bytes.values()) / of.memory / min(case.threads, 4)
     parts |= {"waiting for memory": max(memory - working, 0.0),
               "call": CALL + WAKING * (min(case.threads, tasks) - 1)}
     return Cost(sum(parts.values()), tuple(parts.items()), traffic(case, max(tasks // max(heads, 1), 1)),
-                vectors=round(each["multiply-adds"]))
+                vectors=round(seconds["multiply-adds"]))
 
 
 State = dict[str, tuple[int, str]]

@@ -109,10 +109,10 @@ class Shape(HasNumerics, _Fields):
     def of_key(cls, kind: str, m: int, n: int, k: int, a: Order, b: Order, threads: int) -> Shape:
         """The shape with this key. ValueError for formats that are not known here, and for functions, of which a key
         has digests alone."""
-        found = _KIND.fullmatch(kind)
-        if found is None or found["dtype"] not in ITEMSIZE:
+        match = _KIND.fullmatch(kind)
+        if match is None or match["dtype"] not in ITEMSIZE:
             raise ValueError(f"no formats that are multiplied: {kind!r}")
-        dtype, source_a, source_b, out = (x or "" for x in found.groups())
+        dtype, source_a, source_b, out = (x or "" for x in match.groups())
         depth = k if dtype in TILE_WORDS or dtype in BY_NAME else 0
         return cls(dtype, m, n, steps(dtype, k), a, b, threads, source_a, source_b, out, depth)
 

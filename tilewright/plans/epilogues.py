@@ -38,8 +38,8 @@ def kind(text: str, sums: str) -> str:
     if not text:
         return sums
     epilogue = read(text)
-    found = epilogue.expression.kinds[epilogue.main or 0]
-    return kinds(sums, epilogue.state)[found == "float"]
+    kind_of_main = epilogue.expression.kinds[epilogue.main or 0]
+    return kinds(sums, epilogue.state)[kind_of_main == "float"]
 
 
 def kinds(sums: str, state: int) -> tuple[str, str]:
@@ -58,8 +58,8 @@ def lowered(problem: Gemm, out: str) -> str:
 
 def stored(text: str, out: str) -> str:
     """A kernel's argument: the epilogue with the format of each result."""
-    found = read(text)
-    return replace(found, results=tuple(out if x == DEFAULT else x for x in found.results)).text
+    epilogue = read(text)
+    return replace(epilogue, results=tuple(out if x == DEFAULT else x for x in epilogue.results)).text
 
 
 def violations(shape: GpuShape, algorithm: str, vector_c: int, swap: bool = False) -> Iterator[str]:

@@ -122,20 +122,20 @@ def instruction(shape: Shape, target: CpuTarget) -> tuple[Instruction, int]:
 
 def _for_bf16(shape: Shape, source: str, target: CpuTarget) -> tuple[Instruction, int]:
     """The word for rows of bf16, by the instructions that a chip has."""
-    beside, amx, pairs = asides(shape), *(target.has(NEEDS[word]) for word in ("amx_bf16", "bf16x2"))
+    aside, amx, pairs = asides(shape), *(target.has(NEEDS[word]) for word in ("amx_bf16", "bf16x2"))
     if shape.b != "columns":
         few = shape.m >= IN_TILES and (shape.m <= STREAMED or shape.n * (shape.depth or shape.k) >= ALWAYS_STREAMED)
         return "amx_bf16" if source == "bf16" and amx and few else "", 0
     fast = pairs and not target.model.startswith(BY_NAME["bf16x2"].slow)
-    decoded = in_blocks(source, beside)
+    decoded = in_blocks(source, aside)
     if decoded and amx and shape.n >= LEAST_TILED and shape.m >= (2 if source == "bf16" else IN_TILES):
         return "amx_bf16", 0
     if source == "bf16":
         return "bf16x2" if fast else "", 0
     if decoded and fast and shape.m >= DECODED.get(source, 5) and shape.n >= 4:
         return "bf16x2", BLOCK
-    faster_in_f32 = not fast and shape.m == 1 and source == "i4x2" and len(beside) < 2          # by look-ups
-    return "bf16x2" if pairs and in_registers(source, beside) and not faster_in_f32 else "", 0
+    faster_in_f32 = not fast and shape.m == 1 and source == "i4x2" and len(aside) < 2           # by look-ups
+    return "bf16x2" if pairs and in_registers(source, aside) and not faster_in_f32 else "", 0
 
 
 def decodes(plan: CpuPlan, source: str, beside: list[Aside]) -> bool:

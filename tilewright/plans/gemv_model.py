@@ -85,6 +85,6 @@ def cost(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Cost:
         parts.append(("CTAs", waves * LASTING))
     start = START if bits_of(shape.a) >= 32 else START_NARROW if count < MATRIX else START_MATRIX
     added = ADDING + ADDED*ctas if p.split_k > 1 else 0.0
-    seconds = sum(each**3 for _, each in parts) ** (1/3)
+    seconds = sum(seconds_of_part**3 for _, seconds_of_part in parts) ** (1/3)
     start += min(RAMP*seconds, LONGEST_RAMP) if bits_of(shape.a) < 32 else 0.0
     return Cost(start + added + seconds, tuple(parts), rounds=ctas / (target.sms*together))

@@ -102,7 +102,7 @@ def shared(p: NvidiaPlan, shape: GpuShape) -> int:
 def of_gemv(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
     """Why a plan of this algorithm cannot run a shape: sentences, none if it can."""
     count, width = tile(p, shape)
-    matrix, whole, of_matrix = count >= MATRIX, 8*WIDEST // stored_bits(shape), "a" if few_columns(shape) else "b"
+    matrix, units, of_matrix = count >= MATRIX, 8*WIDEST // stored_bits(shape), "a" if few_columns(shape) else "b"
     unit, across = ROWS if matrix else p.cta_k if along_k(shape) else p.vector, not matrix and not along_k(shape)
     if across and (width % unit or width // unit > LANES or p.threads % (width // unit)):
         yield (f"gemv has CTAs of {unit} times at most {LANES}, a divisor of {p.threads} threads, elements of each row "
@@ -135,6 +135,6 @@ def of_gemv(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
         yield f"copy=async is for gemv of {MATRIX} vectors and more, by matrix instructions, not of {count}."
     elif p.copy == "async" and max(shape.m, shape.n) < width:
         yield f"copy=async needs as many elements of C as its tile has, not {shape.m}x{shape.n} of {p.cta_m}x{p.cta_n}."
-    if matrix and (shape.layout != "nt" or p.vector != whole or "mma.ampere" not in target.instructions):
-        yield (f"gemv of {count} vectors needs a chip from sm_80 on, layout nt and vector={whole}, not {target.name}, "
+    if matrix and (shape.layout != "nt" or p.vector != units or "mma.ampere" not in target.instructions):
+        yield (f"gemv of {count} vectors needs a chip from sm_80 on, layout nt and vector={units}, not {target.name}, "
                f"{shape.layout} and {p.vector}.")

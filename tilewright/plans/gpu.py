@@ -61,23 +61,23 @@ def memory_traffic(shape: GpuShape, parts: int, size: int) -> tuple[Term, ...]:
     once: tuple[Term, ...] = (
         Term("A", s.m*s.k*a // 8, s.batch, "once"), Term("B", s.n*s.k*b // 8, s.batch, "once"),
         Term("C", s.m*s.n*bits_of(s.out) // 8 // epilogues.sums_of_result(s.epilogue), s.batch, "written"))
-    if beside := epilogues.bytes_moved(s):
-        once = *once, Term("epilogue", beside, 1, "operands and further results, once")
-    if beside := prologues.bytes_moved(s):
-        once = *once, Term("prologues", beside, 1, "what they read beside the operands, once")
-    if beside := scale_bytes(s):
-        once = *once, Term("scales", beside, s.batch, "once")
+    if extra := epilogues.bytes_moved(s):
+        once = *once, Term("epilogue", extra, 1, "operands and further results, once")
+    if extra := prologues.bytes_moved(s):
+        once = *once, Term("prologues", extra, 1, "what they read beside the operands, once")
+    if extra := scale_bytes(s):
+        once = *once, Term("scales", extra, s.batch, "once")
     return (*once, Term("parts", size, 2*parts, f"{parts} written, and read by the last")) if parts > 1 else once
 
 
 def with_passes(plan: GpuPlan, shape: GpuShape, found: dict[str, tuple[Term, ...]]) -> dict[str, tuple[Term, ...]]:
     """The traffic of a product, and of the passes before it."""
-    for each in plan.passes(shape):
-        name = each.operand.upper()
-        found["memory"] += (Term(f"{name} read", each.read, 1, "by a pass"),
-                            Term(f"{name} written", each.size, 1, "by a pass"))
-        if not each.blocks:
-            found["shared"] += (Term(f"{name} in a pass", each.side_bytes, 2, "written and read"),)
+    for one in plan.passes(shape):
+        name = one.operand.upper()
+        found["memory"] += (Term(f"{name} read", one.read, 1, "by a pass"),
+                            Term(f"{name} written", one.size, 1, "by a pass"))
+        if not one.blocks:
+            found["shared"] += (Term(f"{name} in a pass", one.side_bytes, 2, "written and read"),)
     return found
 
 
@@ -117,8 +117,8 @@ def choose(shape: GpuShape, target: Any) -> Any:
 def _candidates(shape: GpuShape, target: Any) -> Iterator[Any]:
     """The planner's candidates; where rows may not change an element's bits, those with the order of sums of a plan for
     many."""
-    found: Iterator[Any] = planner(target).candidates(shape, target)
-    return invariant.gpu_plans(shape, target, found, for_many_rows) if shape.invariant in invariant.ROWS else found
+    plans: Iterator[Any] = planner(target).candidates(shape, target)
+    return invariant.gpu_plans(shape, target, plans, for_many_rows) if shape.invariant in invariant.ROWS else plans
 
 
 @lru_cache(maxsize=4096)
@@ -129,5 +129,5 @@ def for_many_rows(shape: GpuShape, target: Any) -> Any:
     layout = "n" + s.layout[1] if s.invariant == "rows" else s.layout[0] + "t"      # of a's rows, whatever theirs is
     many = contiguous(s.a, s.b, s.out, m, n, s.k, layout, None, 1, s.scaled, s.scales,
                       s.numerics._replace(prologue_a="", prologue_b=""))._replace(terms=s.terms)
-    whole = (plan for plan in by.candidates(many, target) if plan.order_of_sums)
-    return common.best(many, target, whole, by.cost)
+    plans = (plan for plan in by.candidates(many, target) if plan.order_of_sums)
+    return common.best(many, target, plans, by.cost)

@@ -42,17 +42,17 @@ def multiplied(target: Any, scales: str, semiring: str = "") -> tuple[str, ...]:
     a semiring."""
     if semiring:
         return COMBINED if isinstance(target, GpuTarget) else ()
-    found: tuple[str, ...] = planner(target).multiplied(target)
+    names: tuple[str, ...] = planner(target).multiplied(target)
     if scales not in SCALE_BLOCKS:
-        return found
-    return tuple(x for x in found if bits_of(x) <= 16) if isinstance(target, GpuTarget) else ()
+        return names
+    return tuple(x for x in names if bits_of(x) <= 16) if isinstance(target, GpuTarget) else ()
 
 
 @cache              # asked of every candidate
 def pairs(multiplied: tuple[str, ...]) -> tuple[Pair, ...]:
     """The formats that A and B may have, of those that a chip's kernels multiply."""
     mixed = [(a, b) for a in multiplied for b in multiplied if a != b and any({a, b} <= kinds for kinds in TOGETHER)]
-    return (*((each, each) for each in multiplied), *mixed)
+    return (*((one, one) for one in multiplied), *mixed)
 
 
 @lru_cache(maxsize=1024)
@@ -69,9 +69,9 @@ def pair_for(a: str, b: str, sums: str, target: Any, scales: str = "", semiring:
 
     def effort(pair: Pair) -> tuple[int, int]:
         return max(map(bits_of, pair)), (pair[0] != a) + (pair[1] != b)
-    found = [pair for pair in pairs(multiplied(target, scales, semiring))
+    possible = [pair for pair in pairs(multiplied(target, scales, semiring))
              if SUMS.get(pair[0], "f32") == sums and held(pair)]
-    return (a, b) if (a, b) in found else min(found, key=effort, default=None)
+    return (a, b) if (a, b) in possible else min(possible, key=effort, default=None)
 
 
 def taken(target: Any, given: Mapping[str, str], sums: str, in_memory: bool, scales: str = "", epilogue: str = "",
@@ -87,9 +87,9 @@ def taken(target: Any, given: Mapping[str, str], sums: str, in_memory: bool, sca
     if semiring and not multiplied(target, scales, semiring):
         raise TypeError(f"{target.name} has no kernels for contract: it runs on CPUs and on NVIDIA's GPUs")
     blocks = {given["a"], given["b"]} <= BLOCK_FORMATS.keys()        # decoded by passes of the plan
-    found = (given["a"], given["b"]) if blocks else pair_for(given["a"], given["b"], sums, target, scales,
+    pair = (given["a"], given["b"]) if blocks else pair_for(given["a"], given["b"], sums, target, scales,
                                                                              semiring)
-    if found is None or (in_memory and not _copied(given, semiring)):
+    if pair is None or (in_memory and not _copied(given, semiring)):
         what = ", ".join(f"{name} = {format}" for name, format in given.items())
         by = f" and scales of {scales}" if scales in SCALE_BLOCKS else ""
         raise TypeError(f"{target.name} has no kernel for {what}, with sums in {sums}{by}; it multiplies "
@@ -97,7 +97,7 @@ def taken(target: Any, given: Mapping[str, str], sums: str, in_memory: bool, sca
     result = given["result"]
     exact = given.get("c", result) == result        # else c would be rounded before it is added
     stored = results(epilogues.kind(epilogue, sums), scales)
-    return (*found, result if exact and result in stored else stored[0])
+    return (*pair, result if exact and result in stored else stored[0])
 
 
 def _copied(given: Mapping[str, str], semiring: str) -> bool:
@@ -134,21 +134,21 @@ def in_kernel(p: Gemm, pair: Pair, out: str, texts: Mapping[str, str], target: A
         return p.prologues
     if not isinstance(target, GpuTarget):
         return ""
-    found = shape(*pair, out, p.m, p.n, p.k, p.layout, None, p.batch,
+    shape_of_product = shape(*pair, out, p.m, p.n, p.k, p.layout, None, p.batch,
                   numerics=Numerics(epilogues.lowered(p, out), texts["a"], texts["b"]))
-    return str(planner(target).inside(found, target))
+    return str(planner(target).inside(shape_of_product, target))
 
 
 def multiplied_shape(problem: Gemm, target: Any, algorithm: str | None = None, passes: bool = True) -> GpuShape:
     """The shape of what tilewright.matmul multiplies for a problem's contiguous operands; `passes` as for `lower`.
     ValueError for an algorithm that splits other operands."""
-    found: GpuShape = planner(target).shape_of(lower(problem, target, passes))
+    seen: GpuShape = planner(target).shape_of(lower(problem, target, passes))
     if algorithm is not None and algorithm in ALGORITHMS:
         wanted, does = operands(algorithm), "splits" if "_x" in algorithm else "multiplies"
-        if (found.a, found.b, found.sums) != (wanted, wanted, "f32"):
-            raise ValueError(f"algorithm={algorithm!r} {does} operands of {wanted}, and {problem} multiplies {found.a} "
-                             f"by {found.b}")
-    return by_algorithm(found, algorithm, target)
+        if (seen.a, seen.b, seen.sums) != (wanted, wanted, "f32"):
+            raise ValueError(f"algorithm={algorithm!r} {does} operands of {wanted}, and {problem} multiplies {seen.a} "
+                             f"by {seen.b}")
+    return by_algorithm(seen, algorithm, target)
 
 
 def operands(algorithm: str) -> str:

@@ -106,7 +106,7 @@ class GpuShape(HasNumerics, _Fields):
         if self._replace(terms="", numerics=usual.numerics) != usual:     # in wider or unaligned matrices
             kind += f" vector={'x'.join(map(str, self[7:10]))} near={self.near_a}x{self.near_b}"
             bits, aligned = (*self.bits, bits_of(self.out)), (self.align_a, self.align_b, self.align_c)
-            if any(8*align != each*size for align, each, size in zip(aligned, self[7:10], bits)):
+            if any(8*align != vector*size for align, vector, size in zip(aligned, self[7:10], bits)):
                 kind += f" align={'x'.join(map(str, aligned))}"
             kind += f" pitch={self.pitch_a}x{self.pitch_b}"*(self[-3:-1] != usual[-3:-1])
         if self.scaled:                                         # elements say which format with blocks of 32 it is
@@ -201,8 +201,8 @@ def shape(a: str, b: str, out: str, m: int, n: int, k: int, layout: str = "nt", 
     contiguous and aligned to 16 bytes. The distance of rows does not count of a matrix that has one row; it is 0 then.
     """
     bits = _in_memory(bits_of(a), numerics.prologue_a), _in_memory(bits_of(b), numerics.prologue_b), bits_of(out)
-    each = epilogues.sums_of_result(numerics.epilogue)
-    inner = k if layout[0] == "n" else m, n if layout[1] == "n" else k, n // each
+    sums_format = epilogues.sums_of_result(numerics.epilogue)
+    inner = k if layout[0] == "n" else m, n if layout[1] == "n" else k, n // sums_format
     outer = m if layout[0] == "n" else k, k if layout[1] == "n" else n, m
     places = at or [(0, x*size // 8 if rows > 1 else 0, x*size*rows // 8 if batch > 1 else 0)
                     for x, rows, size in zip(inner, outer, bits)]
@@ -212,16 +212,16 @@ def shape(a: str, b: str, out: str, m: int, n: int, k: int, layout: str = "nt", 
     align_a, align_b, align_c = (_align(x*size // 8, rows, *place)
                                  for x, rows, size, place in zip(inner, outer, bits, places))
     pitch_a, pitch_b = (gcd(LINE, apart) if rows > 1 else LINE for rows, (_, apart, *_) in zip(outer, places[:2]))
-    return GpuShape(a, b, out, m, n, k, layout, vector_a, vector_b, vector_c*each, near_a, near_b,
+    return GpuShape(a, b, out, m, n, k, layout, vector_a, vector_b, vector_c*sums_format, near_a, near_b,
                     min(batch, MOST_BATCH), scaled, align_a, align_b, align_c, scales, "", pitch_a, pitch_b, numerics)
 
 
 def vector_of(bits: int, extent: int, address: int, *apart: int) -> int:
     """Elements of so many bits of a contiguous row of `extent` that one aligned access may have."""
-    found = 1 << ((8*WIDEST // bits).bit_length() - 1)
-    while found > 1 and (extent % found or any(8*x % (found*bits) for x in (address, *apart))):
-        found //= 2
-    return found
+    vector = 1 << ((8*WIDEST // bits).bit_length() - 1)
+    while vector > 1 and (extent % vector or any(8*x % (vector*bits) for x in (address, *apart))):
+        vector //= 2
+    return vector
 
 
 def _align(row: int, rows: int, address: int, apart: int = 0, matrices: int = 0) -> int:

@@ -85,8 +85,8 @@ def _first(shape: Shape, target: CpuTarget, candidates: Callable[[Shape, CpuTarg
     alone = shape._replace(m=m, n=n, threads=1)
     if any_rows and not shape.scattered:
         alone = alone._replace(a="rows", b="rows")
-    found = (plan for plan in candidates(alone, target) if plan.algorithm == "packed" or not any_rows)
-    return best(alone, target, found, cost)
+    usable = (plan for plan in candidates(alone, target) if plan.algorithm == "packed" or not any_rows)
+    return best(alone, target, usable, cost)
 
 
 def gpu_plans(shape: GpuShape, target: Any, candidates: Iterable[Any], for_many_rows: Callable[[GpuShape, Any], Any]

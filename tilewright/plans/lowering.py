@@ -147,10 +147,10 @@ def algorithm_word(algorithm: str, a: str, b: str, m: int, n: int, k: int, threa
     if a != b or "amx-bf16" not in target.extensions:
         return ""
     if algorithm == FASTEST:
-        found = NO_WORSE.get(a, "")
-        return found if found and faster(found, m, n, k, threads) else ""
-    split, found = ALGORITHMS[algorithm]
-    return found if a == split and pays(found, m, n, k) else ""
+        chosen = NO_WORSE.get(a, "")
+        return chosen if chosen and faster(chosen, m, n, k, threads) else ""
+    split, chosen = ALGORITHMS[algorithm]
+    return chosen if a == split and pays(chosen, m, n, k) else ""
 
 
 def native_up_to(algorithm: str | None, dtype: str, threads: int, target: CpuTarget) -> float:
@@ -198,8 +198,8 @@ def lower(product: Product, target: CpuTarget, word_name: str | None = None) -> 
     if word_name is None:
         rows, columns = invariants.sizes(m, n, p.invariant)
         dots = sums == "i32" and (shape.a, of_b) == ("rows", "columns") and rows <= MOST_DOTS and n*k >= DOTS_LARGE
-        found = word(sums, named, target, (0 if dots else rows, columns, k))
-        word_name = found.name if found else ""
+        packed_word = word(sums, named, target, (0 if dots else rows, columns, k))
+        word_name = packed_word.name if packed_word else ""
     if not word_name:
         return Lowered(shape, strides, target)
     if word_name in TILE_WORDS:

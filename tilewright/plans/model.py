@@ -88,22 +88,22 @@ def cost(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings | No
         shape = shape.swapped
     copying = 0.0
     if plan.copy:
-        each = 1.0 if stays_in_cache(shape, target) else COPYING / TRANSPOSING
+        price = 1.0 if stays_in_cache(shape, target) else COPYING / TRANSPOSING
         shape, copied = shape._replace(b=plan.reads_b), shape.k * shape.n * (shape.n > 1)   # one column: contiguous
-        copying = each * _transposing(copied, target.lanes(shape.itemsize), ceilings) + COPIED * (each > 1 < shape.n)
+        copying = price * _transposing(copied, target.lanes(shape.itemsize), ceilings) + COPIED * (price > 1 < shape.n)
     if shape.tiles:
-        found = _tiles(shape, plan, target, ceilings)
+        predicted = _tiles(shape, plan, target, ceilings)
         if shape.prologues:
-            found = _cost(found.vectors, found.traffic,
-                          (*found.parts, ("prologues", _prologues(shape, plan, target, ceilings))))
+            predicted = _cost(predicted.vectors, predicted.traffic,
+                          (*predicted.parts, ("prologues", _prologues(shape, plan, target, ceilings))))
         if not shape.epilogue:
-            return found
-        return _cost(found.vectors, found.traffic,
-                     (*found.parts, ("the epilogue", _epilogue(shape, plan, target, ceilings))))
+            return predicted
+        return _cost(predicted.vectors, predicted.traffic,
+                     (*predicted.parts, ("the epilogue", _epilogue(shape, plan, target, ceilings))))
     count = {"packed": _packed, "in_place": _in_place, "stream": _read_once, "dots": _read_once}[plan.algorithm]
     count = _read_once if plan.complex_in_place(shape) else count
-    found = count(shape, plan, target, ceilings)
-    parts = (*found.parts, ("copying B", copying),
+    predicted = count(shape, plan, target, ceilings)
+    parts = (*predicted.parts, ("copying B", copying),
              ("lines of C that threads share", SHARED_LINE * _shared_lines(shape, plan)))
     if plan.swap and plan.algorithm != "dots" and min(shape.m, shape.n) > 1:
         parts = *parts, ("C^T in a temporary", TEMPORARY + PLACED * shape.m*shape.n)
@@ -113,7 +113,7 @@ def cost(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings | No
         parts = *parts, ("prologues", _prologues(shape, plan, target, ceilings))
     if shape.epilogue:
         parts = *parts, ("the epilogue", _epilogue(shape, plan, target, ceilings))
-    return _cost(found.vectors, found.traffic, parts)
+    return _cost(predicted.vectors, predicted.traffic, parts)
 
 
 def _shared_lines(shape: Shape, plan: CpuPlan) -> int:
@@ -228,9 +228,9 @@ def _start(plan: CpuPlan) -> float:
 
 def _tiles(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -> Cost:
     """AMX: by its own rates, whatever those of vectors are."""
-    found, slower = _packed(shape, plan, target, ceilings), 1 + CROWDED*(plan.threads - 1)
+    packed, slower = _packed(shape, plan, target, ceilings), 1 + CROWDED*(plan.threads - 1)
     slower *= 1 + tile_model.UNEVEN_TILES / plan.threads * (plan.threads > 2 and not plan.claims)
-    return _cost(found.vectors, found.traffic, (*tile_model.parts(shape, plan, target, slower, ceilings.l2),
+    return _cost(packed.vectors, packed.traffic, (*tile_model.parts(shape, plan, target, slower, ceilings.l2),
                                                 ("starting threads", _start(plan) + tile_model.starting(plan.threads))))
 
 

@@ -43,7 +43,7 @@ def shape_of(problem: Gemm, at: Sequence[Place] | None = None) -> GpuShape:
 def inside(shape: GpuShape, target: GpuTarget) -> str:
     """Which of the shape's prologues its kernel evaluates: those for which it is expected to be faster than a pass
     before the product, which writes and reads again what is multiplied. "", "a", "b" or "ab"."""
-    found = {}
+    costs = {}
     for roles in dict.fromkeys((shape.prologues, *shape.prologues, "")):
         left = shape
         for role in shape.prologues:
@@ -52,8 +52,8 @@ def inside(shape: GpuShape, target: GpuTarget) -> str:
             seconds = cost(left.least, choose(left, target), target).seconds
         except NoPlan:
             continue
-        found[roles] = seconds + sum(pass_seconds(shape, role, target) for role in shape.prologues if role not in roles)
-    return min(found, key=found.__getitem__, default="")
+        costs[roles] = seconds + sum(pass_seconds(shape, role, target) for role in shape.prologues if role not in roles)
+    return min(costs, key=costs.__getitem__, default="")
 
 
 def pass_seconds(shape: GpuShape, role: str, target: GpuTarget) -> float:
@@ -238,8 +238,8 @@ def _as_is_or_copied(plans: Callable[..., Iterator[NvidiaPlan]], fits: Callable[
     if fits(shape):
         return plans(shape, target, **declared)
     if ((min(shape.m, shape.n, shape.k) >= LEAST_COPIED or shape.invariant in ANY_ROWS)
-            and (found := passes.copies(shape, fits))):
-        copied, after = found
+            and (copies := passes.copies(shape, fits))):
+        copied, after = copies
         return plans(after, target, copied=copied, **declared)
     return iter(())
 
@@ -272,10 +272,10 @@ def _matrix(shape: GpuShape, target: GpuTarget, **declared: Any) -> Iterator[Nvi
                 continue
             held: dict[int, NvidiaPlan] = {}            # the most stages with which as many CTAs fit
             for stages in STAGES if asynchronous else (2,):
-                each = replace(plan, stages=stages)
-                held.setdefault(each.resident(shape, target), each)
+                staged = replace(plan, stages=stages)
+                held.setdefault(staged.resident(shape, target), staged)
             most = MOST_WAVES * target.sms / plan.tiles(shape.m, shape.n, shape.batch)
-            for found in held.values():
+            for candidate in held.values():
                 if min(a, b) > 1 and (c > 1 or warp_m*warp_n < 64*64):          # as above: others would spill
-                    yield found.varied(tail=True)
-                yield from [found.varied(split_k=split) for split in SPLITS if split == 1 or split <= most]
+                    yield candidate.varied(tail=True)
+                yield from [candidate.varied(split_k=split) for split in SPLITS if split == 1 or split <= most]

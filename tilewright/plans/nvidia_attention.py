@@ -123,46 +123,46 @@ class AttentionPlan(Plan):
 
     def violations(self, case: AttentionCase, target: GpuTarget) -> list[str]:
         """Why this plan cannot run the case on the target: sentences, none if it can."""
-        found = self.below_one("rows", "keys", "stages", "splits")
+        reasons = self.below_one("rows", "keys", "stages", "splits")
         if refused := refusal(case, target):
             return [refused]
         p = case.problem
-        found += self._of_mma(p) if self.mma else self._of_wgmma(p, target)
+        reasons += self._of_mma(p) if self.mma else self._of_wgmma(p, target)
         if self.splits > MOST_SPLITS or (self.splits > 1 and (self.parts > 1 or p.ragged or p.q == "e4m3fn" or (
                 not self.mma and not packed_rows(p, self)))):
-            found.append(f"splits is {self.splits}, and must be 1 to {MOST_SPLITS}, and 1 with offsets, with e4m3fn, "
+            reasons.append(f"splits is {self.splits}, and must be 1 to {MOST_SPLITS}, and 1 with offsets, with e4m3fn, "
                          f"and by wgmma with more than {ROWS} rows or as many query heads to a kv head.")
         room = target.smem_cta - (0 if self.mma else RESERVED)
-        if not found and (bytes := self.shared(p)) > room:
-            found.append(f"its tiles take {bytes} bytes of shared memory, and a CTA has {room}.")
-        return found
+        if not reasons and (bytes := self.shared(p)) > room:
+            reasons.append(f"its tiles take {bytes} bytes of shared memory, and a CTA has {room}.")
+        return reasons
 
     def _of_wgmma(self, p: Attention, target: GpuTarget) -> list[str]:
         if refused := _no_wgmma(p, target):
             return [refused]
-        found = list[str]()
+        reasons = list[str]()
         least, step = (2*ROWS, 32) if p.q == "e4m3fn" else (ROWS, 16)
         if self.rows % ROWS or not least <= self.rows <= 3*ROWS:
-            found.append(f"rows is {self.rows}, and must be a multiple of {ROWS} from {least} to {3*ROWS}.")
+            reasons.append(f"rows is {self.rows}, and must be a multiple of {ROWS} from {least} to {3*ROWS}.")
         if self.keys % step or self.keys > MOST_KEYS:
-            found.append(f"keys is {self.keys}, and must be a multiple of {step} up to {MOST_KEYS}.")
+            reasons.append(f"keys is {self.keys}, and must be a multiple of {step} up to {MOST_KEYS}.")
         elif p.page and max(p.page, self.keys) % min(p.page, self.keys):
-            found.append(f"keys is {self.keys}, and tiles would cross pages of {p.page}.")
-        return found
+            reasons.append(f"keys is {self.keys}, and tiles would cross pages of {p.page}.")
+        return reasons
 
     def _of_mma(self, p: Attention) -> list[str]:
-        found, keys = list[str](), (32, 64, 128) if p.q == "e4m3fn" else (16, 32, 64, 128)
+        why, keys = list[str](), (32, 64, 128) if p.q == "e4m3fn" else (16, 32, 64, 128)
         if self.height not in (16, 32) or self.rows not in [self.height*warps for warps in (1, 2, 4, 8)]:
-            found.append(f"rows is {self.rows} and height {self.height}: warps, 1, 2, 4 or 8, have 16 or 32 rows each.")
+            why.append(f"rows is {self.rows} and height {self.height}: warps, 1, 2, 4 or 8, have 16 or 32 rows each.")
         if self.keys not in keys:
-            found.append(f"keys is {self.keys}, and must be one of {', '.join(map(str, keys))}.")
+            why.append(f"keys is {self.keys}, and must be one of {', '.join(map(str, keys))}.")
         if self.stages < 2:
-            found.append("stages is 1, and must be 2 or more: copies go into one while another is read.")
+            why.append("stages is 1, and must be 2 or more: copies go into one while another is read.")
         most = MOST_REGISTERS - (24 if p.size * _item(p) % 128 else 0)  # rows in narrow blocks take more addresses
-        if not found and (registers := self.registers(p)) > most:
-            found.append(f"a thread would have {registers} registers of sums, scores and queries, and {most} leave "
+        if not why and (registers := self.registers(p)) > most:
+            why.append(f"a thread would have {registers} registers of sums, scores and queries, and {most} leave "
                          "room for the others.")
-        return found
+        return why
 
     def resident(self, p: Attention, target: GpuTarget) -> int:
         """CTAs that share a multiprocessor; by `wgmma` one."""
@@ -238,10 +238,10 @@ def _no_wgmma(p: Attention, target: GpuTarget) -> str:
 
 def tiles_of(p: Attention, shape: AttentionShape, plan: AttentionPlan) -> int:
     """Tiles of queries: of ragged sequences at least as many as there are."""
-    each = plan.rows // plan.parts // max(shape.packed, 1) * plan.parts
+    rows = plan.rows // plan.parts // max(shape.packed, 1) * plan.parts
     if shape.ragged:
-        return (p.queries // each + p.sequences)*p.heads
-    return -(-p.queries // each) * p.sequences*(p.kv_heads if shape.packed else p.heads)
+        return (p.queries // rows + p.sequences)*p.heads
+    return -(-p.queries // rows) * p.sequences*(p.kv_heads if shape.packed else p.heads)
 
 
 def grid_of(p: Attention, shape: AttentionShape, plan: AttentionPlan, target: GpuTarget) -> int:
@@ -379,10 +379,10 @@ def _by_mma(p: Attention, plan: AttentionPlan, target: GpuTarget, together: int)
     both, warps = (p.size + p.value_size) * _item(p), max(together, 1) * plan.warps
     idle = max(4 / warps, 1.0)                                          # of four schedulers
     again = 0 if plan.held(p) else p.size * _item(p) / plan.keys        # queries that registers do not hold
-    found = {"products": 2 * (p.size + p.value_size) / target.matrix_rates.get(p.q, 1) * idle,
+    seconds = {"products": 2 * (p.size + p.value_size) / target.matrix_rates.get(p.q, 1) * idle,
              "exponentials": idle / EXPS,
              "instructions": (SOFTMAX + p.value_size / plan.keys) / 128 * idle,
              "shared memory": (both/plan.height + both/plan.rows + again) / SMEM, "L2": both / plan.rows / L2,
              "waits": WAITS * 4 / (plan.rows*plan.keys) / plan.warps * max(warps / 4, 1.0) / max(together, 1)}
-    longest = max(found.values())
-    return {what: x if x == longest else x / max(warps / 4, 1.0) for what, x in found.items()}
+    longest = max(seconds.values())
+    return {what: x if x == longest else x / max(warps / 4, 1.0) for what, x in seconds.items()}

@@ -71,13 +71,13 @@ class BackwardPlan(Plan):
         """Why this plan cannot run the problem on the target: sentences, none if it can."""
         if refused := refusal(p, target):
             return [refused]
-        found = []
+        why = []
         if self.queries not in (64, 128) or self.keys != KEYS or self.stages < 1:
-            found.append(f"tiles have 64 or 128 queries and {KEYS} keys, in 1, 2 ... stages, not {self.queries}, "
+            why.append(f"tiles have 64 or 128 queries and {KEYS} keys, in 1, 2 ... stages, not {self.queries}, "
                          f"{self.keys} and {self.stages}.")
         elif (bytes := self.shared(p)) > target.smem_cta - RESERVED:
-            found.append(f"its tiles take {bytes} bytes of shared memory, and a CTA has {target.smem_cta - RESERVED}.")
-        return found
+            why.append(f"its tiles take {bytes} bytes of shared memory, and a CTA has {target.smem_cta - RESERVED}.")
+        return why
 
     def shared(self, p: Attention) -> int:
         """Bytes of shared memory for tiles: of keys and values, of the stages, of slopes twice, and of sums."""
@@ -124,8 +124,8 @@ def section(p: Attention) -> int:
     many as keep queries, gradients of results and sums in L2."""
     if not p.band:
         return 1
-    each = p.group * p.queries * (2*p.size + 2*p.value_size + 4*p.size)
-    return max(min(SECTION_BYTES // max(each, 1), p.sequences * p.kv_heads), 1)
+    bytes_of_head = p.group * p.queries * (2*p.size + 2*p.value_size + 4*p.size)
+    return max(min(SECTION_BYTES // max(bytes_of_head, 1), p.sequences * p.kv_heads), 1)
 
 
 # ---- predicted
@@ -149,5 +149,5 @@ def cost(p: Attention, plan: BackwardPlan, target: GpuTarget) -> Cost:
     moved = 2*m*KEYS + 2*4*m*d + 2*m*(d + dv) + 2*256*m
     parts = {"products": 2 * pairs * (3*d + 2*dv) / RATE, "powers": pairs / (POWERS * clocks),
              "shared memory": pairs / (m*KEYS) * (operands + moved) / (SHARED * clocks)}
-    beside = p.queries * heads * (2*2*dv + 4*d + 4*d + 2*d) / target.bandwidth
-    return Cost(max(parts.values()) + beside, (*parts.items(), ("beside", beside)))
+    ends = p.queries * heads * (2*2*dv + 4*d + 4*d + 2*d) / target.bandwidth
+    return Cost(max(parts.values()) + ends, (*parts.items(), ("beside", ends)))

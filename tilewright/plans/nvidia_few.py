@@ -68,7 +68,7 @@ def _across(shape: GpuShape, target: GpuTarget, vector: int) -> Iterator[tuple[i
     """(Elements of C of a row, warps) of a CTA of gemv, where the matrix has not k contiguous: with lanes side by side
     that are as many as give each multiprocessor so many CTAs, too."""
     lanes = ceil(max(shape.m, shape.n) / vector) * shape.batch
-    even = {2 * ceil(lanes / (2*target.sms*each)) for each in ACROSS_CTAS}
+    even = {2 * ceil(lanes / (2*target.sms*ctas)) for ctas in ACROSS_CTAS}
     for side in dict.fromkeys((*ACROSS, *sorted(even))):
         unit = lcm(LANES, side*vector)
         if side <= LANES:
@@ -84,8 +84,8 @@ def small_batches(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
         of = Lanes(LANES*team, ceil(s.m / thread_m), ceil(s.n / thread_n))
         if team > 1 and of.EACH <= LANES:
             continue
-        each = of.TOGETHER * (s.m + s.n) * s.k * 4*words
-        for matrices in sorted({of.TOGETHER * max(round(size / each), 1) for size in BYTES}):
+        bytes_of_matrix = of.TOGETHER * (s.m + s.n) * s.k * 4*words
+        for matrices in sorted({of.TOGETHER * max(round(size / bytes_of_matrix), 1) for size in BYTES}):
             plan = NvidiaPlan("small", s.m, s.n, s.k, thread_m=thread_m, thread_n=thread_n, stages=1,
                               copy="async" if "cp.async" in target.instructions else "registers", vector=a,
                               vector_b=b if b != a else 0, vector_c=c if c != a else 0, matrices=matrices, team=team)
@@ -96,12 +96,12 @@ def small_batches(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
 
 def _tiles(m: int, n: int, words: int) -> list[tuple[int, int]]:
     """Rows and columns of a thread, those that load the least first."""
-    found = []
+    tiles = []
     for down, across in product(range(1, 33), repeat=2):
         thread_m, thread_n = ceil(m / down), ceil(n / across)
         if (ceil(m / thread_m), ceil(n / thread_n)) != (down, across) or thread_m*thread_n*words > MOST_SUMS:
             continue
         of = Lanes(LANES, down, across)
         used = m*n / (thread_m*thread_n * LANES*of.PARTS / of.TOGETHER)              # of what lanes have
-        found.append(((1/thread_m + 1/thread_n) / used, thread_m, thread_n))
-    return [(thread_m, thread_n) for _, thread_m, thread_n in sorted(found)]
+        tiles.append(((1/thread_m + 1/thread_n) / used, thread_m, thread_n))
+    return [(thread_m, thread_n) for _, thread_m, thread_n in sorted(tiles)]

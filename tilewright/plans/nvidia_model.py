@@ -87,11 +87,11 @@ def cost(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
     """The predicted cost of a legal plan."""
     if plan.copied == plan.terms == plan.decoded == "none":
         return _product(shape, plan, target)
-    found, moved = _product(plan.after_passes(shape), plan, target), passes.moved(shape, plan.copied, plan.split)
+    product, moved = _product(plan.after_passes(shape), plan, target), passes.moved(shape, plan.copied, plan.split)
     if not moved:
-        return found
+        return product
     seconds = sum(PASS + (read + written) / (PASS_RATE*target.bandwidth) for read, written in moved)
-    return replace(found, seconds=found.seconds + seconds, parts=(*found.parts, ("passes", seconds)))
+    return replace(product, seconds=product.seconds + seconds, parts=(*product.parts, ("passes", seconds)))
 
 
 def _product(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
@@ -135,13 +135,13 @@ def _product(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
         sums = plan.thread_m * plan.thread_n
         rate *= min(1.0, 0.7 + 0.3 * plan.cta_k / plan.slices / LEAST_STEPS)
         rate = min(rate, warps * LANES * sums / max(sums, SHARED_LATENCY))
-    depth, (whole, parts) = ceil(k / plan.cta_k), plan.tail_split(shape, target) if plan.tail else (0, plan.split_k)
+    depth, (undivided, parts) = ceil(k / plan.cta_k), plan.tail_split(shape, target) if plan.tail else (0, plan.split_k)
     # clocks of a tile of C, and of a part of it, that has the multiprocessor; each part has its own first tile of k
     alone, part = [area * (min(steps*plan.cta_k, k) + FIRST[plan.algorithm]*plan.cta_k) / rate
                    for steps in (depth, ceil(depth / parts))]
     shorter = part / alone
-    if whole and parts > 1:
-        rounds = whole/slots + ceil((tiles - whole)*parts / slots)*shorter
+    if undivided and parts > 1:
+        rounds = undivided/slots + ceil((tiles - undivided)*parts / slots)*shorter
     else:
         full, rest = divmod(tiles*parts, slots)
         last = ceil(rest / target.sms)                          # CTAs share multiprocessors as evenly as can be,
@@ -150,10 +150,10 @@ def _product(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
         if full and rest and plan.slices == 1 and plan.algorithm != "dmma":
             rounds = full + 1
         rounds *= shorter
-    ctas = whole + (tiles - whole)*parts
+    ctas = undivided + (tiles - undivided)*parts
     stored = area / (LANES*SCHEDULERS) * STORING[plan.algorithm] / min(plan.vectors[2], LANE_C)
     work = (rounds * resident * alone + ceil(ctas / target.sms) * stored) / target.clock
-    turns = rounds if whole and parts > 1 else ceil(ctas / slots) * ceil(depth / parts) / depth
+    turns = rounds if undivided and parts > 1 else ceil(ctas / slots) * ceil(depth / parts) / depth
     if plan.algorithm == "simt":                    # a CTA that nothing fills in for waits at barriers and for copies
         started = (plan.cta_m + plan.cta_n) * plan.cta_k / plan.threads / plan.vector * (plan.copy == "async")
         step = area*plan.cta_k / rate * busy / _busy(plan, own)
@@ -171,10 +171,10 @@ def _product(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
     split = SPLIT_MMA if matrix else SPLIT
     adding = min(ADDING_WARP * (plan.threads // LANES // plan.slices), ADDING)
     added = split + parts * tile / adding if parts > 1 else 0.0
-    if whole and parts > 1 and plan.algorithm != "dmma":
+    if undivided and parts > 1 and plan.algorithm != "dmma":
         added = max(added, split + PART*parts * resident*alone / target.clock)
     if parts > 1:                                               # before the last ones, on all multiprocessors at once
-        added += 2 * parts*(tiles - whole) * tile / (l2 * target.sms)
+        added += 2 * parts*(tiles - undivided) * tile / (l2 * target.sms)
     finishing = epilogues.slots(shape.epilogue) * area * rounds*resident
     added += finishing / (LANES*SCHEDULERS*target.clock)
     return overlapped(START[plan.algorithm] + added + SLICE*(plan.slices - 1),
@@ -240,10 +240,10 @@ def _traffic(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> dict[str, 
     """Without passes."""
     s, p, size = shape, plan, shape.itemsize
     tiles, steps = p.tiles(s.m, s.n, s.batch), ceil(s.k / p.cta_k)
-    whole, divided = p.tail_split(s, target) if p.tail else (0, p.split_k)
-    over = (tiles - whole)*(divided > 1)                                # tiles that are added up from parts
+    undivided, divided = p.tail_split(s, target) if p.tail else (0, p.split_k)
+    over = (tiles - undivided)*(divided > 1)                            # tiles that are added up from parts
     tile = p.cta_m*p.cta_n * size
-    found = memory_traffic(s, divided, tiles*tile) if not p.tail or divided == 1 else (
+    once = memory_traffic(s, divided, tiles*tile) if not p.tail or divided == 1 else (
         *memory_traffic(s, 1, 0), Term("parts", over*tile, 2*divided,
                                            f"{divided} of {over} tiles, written, and read by the last"))
     if p.algorithm == "wgmma":
@@ -252,7 +252,7 @@ def _traffic(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> dict[str, 
         return small_rules.traffic(shape, p)
     if p.algorithm == "gemv":
         vectors = gemv_model.vectors_read(s, p, tiles)
-        return {"L2": tuple(vectors if t.what == vectors.what else t for t in found[:2]), "memory": found}
+        return {"L2": tuple(vectors if t.what == vectors.what else t for t in once[:2]), "memory": once}
     every = tiles*steps, f"{tiles:,} tiles x {steps:,} steps along k"
     extents, warps = (("A", p.cta_m, p.warp_m, p.thread_m), ("B", p.cta_n, p.warp_n, p.thread_n)), p.threads // LANES
     brought = [extent*p.cta_k*bits // 8 for (_, extent, *_), bits in zip(extents, shape.tile_bits)]     # of a tile
@@ -277,4 +277,4 @@ def _traffic(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> dict[str, 
         written, read = [*written, Term("sums written", *sums)], [*read, Term("sums read", *sums)]
     return {"shared": (*written, *read),
             "L2": tuple(Term(x, extent*s.k*bits // 8, tiles, f"for each of {tiles:,} tiles")
-                        for (x, extent, *_), bits in zip(extents, s.bits)), "memory": found}
+                        for (x, extent, *_), bits in zip(extents, s.bits)), "memory": once}

@@ -262,16 +262,16 @@ class NvidiaPlan(GpuPlan):
         """With `tail`: (tiles that stay whole, parts of each of the others; of wgmma the most)."""
         tiles = self.tiles(shape.m, shape.n, shape.batch)
         if self.algorithm == "wgmma":
-            found = self.division(shape, target)
-            return min(found.whole*self.ctas, tiles), max(found.parts(), default=1)
+            division = self.division(shape, target)
+            return min(division.whole*self.ctas, tiles), max(division.parts(), default=1)
         slots = target.sms * max(self.resident(shape, target), 1)
-        whole = tiles // slots * slots
-        over = tiles - whole
+        undivided = tiles // slots * slots
+        over = tiles - undivided
         if not over:
             return tiles, 1
         times = [ceil(over*s / slots)/s + PART*s for s in range(1, MOST_PARTS + 1)]
         parts = times.index(min(times)) + 1
-        return (tiles, 1) if parts == 1 else (whole, parts)
+        return (tiles, 1) if parts == 1 else (undivided, parts)
 
     def clusters(self, shape: GpuShape, target: GpuTarget) -> tuple[int, int]:
         """Tiles of C as large as those of a wgmma cluster's CTAs together, and clusters that run at once."""
@@ -302,8 +302,8 @@ class NvidiaPlan(GpuPlan):
             return small_rules.ctas(self, shape), 1, 1
         tiles = self.tiles(shape.m, shape.n, shape.batch)
         if self.tail:
-            whole, parts = self.tail_split(shape, target)
-            return whole + (tiles - whole)*parts, 1, 1
+            undivided, parts = self.tail_split(shape, target)
+            return undivided + (tiles - undivided)*parts, 1, 1
         return tiles, 1, self.split_k
 
     def violations(self, problem: Gemm | GpuShape, target: GpuTarget) -> list[str]:

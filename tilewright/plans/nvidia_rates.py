@@ -38,6 +38,6 @@ def peak(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> float:
 
 def bandwidths(plan: NvidiaPlan, target: GpuTarget) -> dict[str, float]:
     """Bytes per second that the levels of `traffic` give all multiprocessors at most, by the copies of this plan."""
-    each = target.sms * target.clock
+    clocks = target.sms * target.clock
     l2 = TMA_L2 if plan.algorithm == "wgmma" else WIDE_L2
-    return {"shared": SHARED_CLOCK * each, "L2": l2 * each, "memory": target.bandwidth}
+    return {"shared": SHARED_CLOCK * clocks, "L2": l2 * clocks, "memory": target.bandwidth}

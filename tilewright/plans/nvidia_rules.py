@@ -42,8 +42,8 @@ def violations(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[st
         return
     roles = "warpgroups", "cluster_m", "cluster_n", "cluster_k"
     sizes = {"wgmma": roles, "gemv": ()}.get(p.algorithm, ("warp_m", "warp_n"))
-    if found := p.below_one("cta_m", "cta_n", "cta_k", *sizes, "slices", "split_k", "group_m", "vector"):
-        yield from found
+    if reasons := p.below_one("cta_m", "cta_n", "cta_k", *sizes, "slices", "split_k", "group_m", "vector"):
+        yield from reasons
         return
     yield from p.above(**MOST)
     if p.swap and p.algorithm != "wgmma":

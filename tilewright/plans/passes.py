@@ -99,13 +99,13 @@ def passes(shape: GpuShape, copied: str, terms: str) -> tuple[Pass, ...]:
         return ()
     every = Pass("a", s.a, terms, s.layout[0] == "n", s.m, s.k, s.batch), Pass(
         "b", s.b, terms, s.layout[1] == "t", s.n, s.k, s.batch)
-    return tuple(each for each in every if each.operand in of)
+    return tuple(one for one in every if one.operand in of)
 
 
 @lru_cache(maxsize=64)
 def moved(shape: GpuShape, copied: str, terms: str) -> tuple[tuple[int, int], ...]:
     """Bytes that each of these passes reads, and writes."""
-    return tuple((each.read, each.size) for each in passes(shape, copied, terms))
+    return tuple((one.read, one.size) for one in passes(shape, copied, terms))
 
 
 @lru_cache(maxsize=64)
@@ -159,22 +159,22 @@ def after(shape: GpuShape, copied: str, terms: str) -> GpuShape:
 
 def _found(shape: GpuShape, made: tuple[Pass, ...]) -> GpuShape:
     """What the kernel finds after these passes."""
-    found = shape._replace(scaled="")
+    lowered = shape._replace(scaled="")
     if len(made) == 2:                                      # zeros fill up rows to whole vectors
-        unit = max(WIDEST*8 // bits_of(each.written) for each in made)
-        found = found._replace(k=-(-shape.k // unit) * unit)
+        unit = max(WIDEST*8 // bits_of(one.written) for one in made)
+        lowered = lowered._replace(k=-(-shape.k // unit) * unit)
     layout = [*shape.layout]
-    for each in made:
-        x, bits = each.operand, bits_of(each.written)
+    for one in made:
+        x, bits = one.operand, bits_of(one.written)
         vector = WIDEST*8 // bits
-        while found.k % vector:
+        while lowered.k % vector:
             vector //= 2
         layout["ab".index(x)] = {"a": "n", "b": "t"}[x]
-        new: dict[str, Any] = {x: each.written, f"vector_{x}": vector, f"align_{x}": WIDEST,
-                               f"near_{x}": min(REACH*8 // (each.ld*bits), MOST_ROWS),
+        new: dict[str, Any] = {x: one.written, f"vector_{x}": vector, f"align_{x}": WIDEST,
+                               f"near_{x}": min(REACH*8 // (one.ld*bits), MOST_ROWS),
                                f"pitch_{x}": LINE}
-        found = found._replace(**new)
-    return found._replace(layout="".join(layout))
+        lowered = lowered._replace(**new)
+    return lowered._replace(layout="".join(layout))
 
 
 def copies(shape: GpuShape, wanted: Callable[[GpuShape], bool]) -> tuple[str, GpuShape] | None:
@@ -182,7 +182,7 @@ def copies(shape: GpuShape, wanted: Callable[[GpuShape], bool]) -> tuple[str, Gp
     without, or never."""
     if not wanted(shape):
         for copied in "a", "b", "ab":
-            found = after(shape, copied, "")
-            if wanted(found):
-                return copied, found
+            shape_after = after(shape, copied, "")
+            if wanted(shape_after):
+                return copied, shape_after
     return None

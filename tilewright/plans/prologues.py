@@ -104,10 +104,10 @@ def read_once(a: str, b: str, m: int, n: int, sums: str) -> str:
 def _by_vectors(text: str) -> bool:
     """Whether vectors of f32 hold everything that the function computes with."""
     prologue = read(text)
-    beside = (x.format for x in prologue.reads if (x.place, x.format) != ("scalar", "f64"))
+    formats_read = (x.format for x in prologue.reads if (x.place, x.format) != ("scalar", "f64"))
     return prologue.result in ("f32", "bf16", "f16") and all(
         format in ("f32", "i32") or FORMATS[format].bits <= 16
-        for format in (prologue.source.removesuffix(HALVES), *beside))
+        for format in (prologue.source.removesuffix(HALVES), *formats_read))
 
 
 def operations(text: str) -> float:
@@ -130,14 +130,14 @@ def stored(format: str, text: str) -> str:
 
 def into(text: str, format: str) -> str:
     """The prologue of an operand that is multiplied in this format, which has all numbers of its own."""
-    found = read(text)
-    return text if found.result == format or found.kind == "int" else replace(found, results=(format,)).text
+    prologue = read(text)
+    return text if prologue.result == format or prologue.kind == "int" else replace(prologue, results=(format,)).text
 
 
 def bytes_moved(shape: GpuShape) -> int:
     """What is read beside elements, once."""
-    found = read(shape.prologue_a).bytes_read(shape.m, shape.k, True) if shape.prologue_a else 0
-    return found + (read(shape.prologue_b).bytes_read(shape.k, shape.n, False) if shape.prologue_b else 0)
+    total = read(shape.prologue_a).bytes_read(shape.m, shape.k, True) if shape.prologue_a else 0
+    return total + (read(shape.prologue_b).bytes_read(shape.k, shape.n, False) if shape.prologue_b else 0)
 
 
 @lru_cache(maxsize=64)        # of candidates they are the same
@@ -149,8 +149,8 @@ def violations(shape: GpuShape) -> tuple[str, ...]:
 def _violations(shape: GpuShape) -> Iterator[str]:
     for role in shape.prologues:
         prologue = read(shape.prologue_of(role))
-        beside = (x.format for x in prologue.reads if (x.place, x.format) != ("scalar", "f64"))
-        formats = prologue.element, *beside
+        formats_read = (x.format for x in prologue.reads if (x.place, x.format) != ("scalar", "f64"))
+        formats = prologue.element, *formats_read
         if prologue.result not in IN_KERNEL or prologue.kind == "int":
             yield f"kernels evaluate prologues that give {', '.join(IN_KERNEL)}, not {prologue.result}."
         if any(x not in READ or x == "f64" for x in formats):
@@ -215,7 +215,7 @@ def instructions(text: str, run: int = 0) -> float:
     prologue = read(text)
     common = frozenset(x.name for x in prologue.reads if x.group % run == 0) if run else None
     inner, _ = factored(prologue.expression, common)
-    if prologue.source in ("i8", "u8", "i4x2", "u4x2") and (found := subtracted(inner)):        # a part of decoding
-        inner, _ = found
+    if prologue.source in ("i8", "u8", "i4x2", "u4x2") and (simplified := subtracted(inner)):   # a part of decoding
+        inner, _ = simplified
     lines = [line for line in inner.lines if line.operation != "float"]
     return DECODING.get(prologue.source, DECODING_OTHERS) + sum(SLOTS.get(line.operation, 1) for line in lines)

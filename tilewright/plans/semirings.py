@@ -135,12 +135,12 @@ def instructions(text: str) -> int:
 def _instructions(text: str, wide: bool) -> tuple[float, float]:
     """Instructions for a term: those that multiply or add floats, and others. What depends on one factor alone is
     computed once for many terms."""
-    found, multiplied, others = read(text).step, 0.0, 0.0
+    step, multiplied, others = read(text).step, 0.0, 0.0
 
     def operation(name: str, *operands: tuple[str, frozenset[str]]) -> tuple[str, frozenset[str]]:
         nonlocal multiplied, others
         kinds, of = [kind for kind, _ in operands], frozenset[str]().union(*(names for _, names in operands))
-        given = found.given(name, *kinds), of
+        given = step.given(name, *kinds), of
         if len(of) == 1 and of < {"left", "right"}:
             return given
         count = SERIES.get(name, 0)
@@ -151,6 +151,6 @@ def _instructions(text: str, wide: bool) -> tuple[float, float]:
         elif not ("float" in kinds and name in MODIFIERS):
             others += SLOTS.get(name, 1) * (1 + wide)
         return given
-    found.run(operation, {name: (kind, frozenset((name,))) for name, kind in found.parameters},
+    step.run(operation, {name: (kind, frozenset((name,))) for name, kind in step.parameters},
               lambda x: (type(x).__name__, frozenset[str]()))
     return multiplied, others

@@ -30,8 +30,8 @@ PADS = 2, 9         # vectors after a row, or after a matrix, fewer than so many
 
 def power(*counts: int) -> int:
     """The largest power of two that divides all of these."""
-    found = gcd(*counts)
-    return found & -found
+    divisor = gcd(*counts)
+    return divisor & -divisor
 
 
 def whole(count: int, bytes: int) -> int:
@@ -69,8 +69,8 @@ class Lanes:
     @cached_property
     def places(self) -> list[tuple[int, int, int]]:
         """(matrix, down, across) of every lane of the first warp, in the first part."""
-        last, each, across = self.TOGETHER - 1, self.EACH, self.ACROSS
-        return [(min(lane // each, last), lane % each // across, lane % each % across) for lane in range(self.WARP)]
+        last, own, across = self.TOGETHER - 1, self.EACH, self.ACROSS
+        return [(min(lane // own, last), lane % own // across, lane % own % across) for lane in range(self.WARP)]
 
 
 @dataclass(frozen=True)
@@ -121,26 +121,26 @@ def passes(x: Stored, lanes: Lanes, down: bool, banks: Banks) -> int:
 
 def tile_passes(a: Stored, b: Stored, sizes: tuple[int, int], lanes: Lanes, banks: Banks) -> float:
     """For each number of C, M x N without gaps, that a lane stores there."""
-    at, each = _of_c(a, b, sizes, lanes)
-    bytes = each*b.BYTES
-    return (banks.split(bytes, False).phases + _passes(at, bytes, False, banks)) / each
+    at, width = _of_c(a, b, sizes, lanes)
+    bytes = width*b.BYTES
+    return (banks.split(bytes, False).phases + _passes(at, bytes, False, banks)) / width
 
 
 def beyond_whole(a: Stored, b: Stored, sizes: tuple[int, int], lanes: Lanes) -> float:
     """Bytes of the sectors of C that lanes of a warp touch with one store, over those that they store, less 1."""
-    at, each = _of_c(a, b, sizes, lanes)
-    touched = {byte // SECTOR for first in at for byte in (first, first + each*b.BYTES - 1)}
-    return max(len(touched) * SECTOR / (len(set(at)) * each*b.BYTES) - 1, 0.0)
+    at, width = _of_c(a, b, sizes, lanes)
+    touched = {byte // SECTOR for first in at for byte in (first, first + width*b.BYTES - 1)}
+    return max(len(touched) * SECTOR / (len(set(at)) * width*b.BYTES) - 1, 0.0)
 
 
 def _of_c(a: Stored, b: Stored, sizes: tuple[int, int], lanes: Lanes) -> tuple[list[int], int]:
     """Where in C, without gaps, each lane of a warp stores first, in bytes; how many numbers at once."""
     M, N = sizes
-    found = []
+    elements = []
     for matrix, i, j in lanes.places:
         row, column = i if a.ALONG_K else i*a.WIDTH, j if b.ALONG_K else j*b.WIDTH
-        found.append((matrix*M*N + row*N + column) * b.BYTES)
-    return found, 1 if b.ALONG_K else b.WIDTH
+        elements.append((matrix*M*N + row*N + column) * b.BYTES)
+    return elements, 1 if b.ALONG_K else b.WIDTH
 
 
 def _passes(at: list[int], size: int, load: bool, banks: Banks) -> int:
@@ -163,14 +163,14 @@ def stored(OUTER: int, INNER: int, BYTES: int, ALONG_K: bool, COUNT: int, COPIED
     padded = COPIED*BYTES == WIDEST
     unit = widest if padded else 1
     WIDTH = power(widest, INNER) if ALONG_K else power(widest, INNER, COUNT)
-    found: list[tuple[int, int, Stored]] = []
+    layouts: list[tuple[int, int, Stored]] = []
     for row in range(PADS[0] if padded else 1):
         for matrix in range(PADS[1] if padded else 1):
             ROW = INNER + row*unit
-            each = Stored(OUTER, INNER, BYTES, ALONG_K, LANES, COUNT, WIDTH, ROW, OUTER*ROW + matrix*unit,
+            layout = Stored(OUTER, INNER, BYTES, ALONG_K, LANES, COUNT, WIDTH, ROW, OUTER*ROW + matrix*unit,
                           COPIED if padded else 0)
-            found.append((passes(each, lanes, down, banks), each.MATRIX, each))
-    return min(found, key=itemgetter(0, 1))[2]
+            layouts.append((passes(layout, lanes, down, banks), layout.MATRIX, layout))
+    return min(layouts, key=itemgetter(0, 1))[2]
 
 
 FORMATS = {"f32": 1, "f64": 2, "c64": 2, "c128": 4}     # words of a number
@@ -269,8 +269,8 @@ def violations(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[st
         yield f"small has no {' and no '.join(other)}."
     if p.store == "tma":
         yield "store must be lanes or smem for small, not tma."
-    if (found := shared(p, shape)) > target.smem_cta:
-        yield f"the matrices take {found} bytes of shared memory, and {target.name} gives a CTA {target.smem_cta}."
+    if (needed := shared(p, shape)) > target.smem_cta:
+        yield f"the matrices take {needed} bytes of shared memory, and {target.name} gives a CTA {target.smem_cta}."
     if (sums := p.thread_m*p.thread_n*size // 4) > MOST_LOADED:
         yield f"a thread's sums would be {sums} registers, and may be {MOST_LOADED}."
 
@@ -314,8 +314,8 @@ def loads(s: GpuShape, p: NvidiaPlan) -> float:
     of = lanes(p, s)
 
     def clocks(x: Stored, down: bool) -> float:
-        each = NVIDIA.split(x.WIDTH*x.BYTES, True).phases + passes(x, of, down, NVIDIA)
-        return each * x.COUNT * s.k / x.WIDTH
+        phases = NVIDIA.split(x.WIDTH*x.BYTES, True).phases + passes(x, of, down, NVIDIA)
+        return phases * x.COUNT * s.k / x.WIDTH
     a, b = operands(p, s)
     return clocks(a, True) + clocks(b, False)
 
@@ -332,11 +332,11 @@ def loaded(shape: GpuShape, p: NvidiaPlan) -> int:
 
 
 def traffic(shape: GpuShape, p: NvidiaPlan) -> dict[str, tuple[Term, ...]]:
-    s, each = shape, shape.itemsize
-    sizes = ("A", s.m*s.k*each), ("B", s.k*s.n*each)
+    s, itemsize = shape, shape.itemsize
+    sizes = ("A", s.m*s.k*itemsize), ("B", s.k*s.n*itemsize)
     once = tuple(Term(x, size, s.batch, "once") for x, size in sizes)
-    c = Term("C", s.m*s.n*each, s.batch, "written")
-    staged = (Term("C exchanged", s.m*s.n*each, 2*s.batch, "written and read"),) if p.store == "smem" else ()
+    c = Term("C", s.m*s.n*itemsize, s.batch, "written")
+    staged = (Term("C exchanged", s.m*s.n*itemsize, 2*s.batch, "written and read"),) if p.store == "smem" else ()
     return {"shared": (*(Term(f"{x} written", size, s.batch, "once") for x, size in sizes),
                        Term("A and B read", loaded(s, p), s.batch, "by the threads that share a product"), *staged),
             "L2": once, "memory": (*once, c)}

@@ -111,12 +111,12 @@ def cost(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Cost:
     once = shape.m <= p.cta_m*p.cluster_m or shape.n <= p.cta_n*p.cluster_n            # are large tiles read
     if not once and shape.batch * shape.k * (shape.m*bits_a + shape.n*bits_b) // 8 > target.l2:     # nothing stays
         memory = max(memory, ceil(rounds) * round_bytes(shape, p, target, p.group_m) / (DRAM*target.bandwidth))
-    found = (("multiply-adds", work), ("power", power), ("from L2", through_l2), ("memory", memory))
+    named = (("multiply-adds", work), ("power", power), ("from L2", through_l2), ("memory", memory))
     alone = STAYING + last + (MEETING_CLUSTER if ctas > 1 else -EARLY * (p.swap and len(shape.prologues) and not parts))
     longest = work                                  # of what goes on at once, and more the nearer others come to it
     for other, apart in ((through_l2, BESIDE_L2), (power, BESIDE_POWER), (memory, BESIDE_MEMORY)):
         longest = (longest**apart + other**apart) ** (1/apart)
-    return _corrected(shape, p, d, Cost(alone + longest, found, rounds=rounds), busy, step)
+    return _corrected(shape, p, d, Cost(alone + longest, named, rounds=rounds), busy, step)
 
 
 def _corrected(shape: GpuShape, p: NvidiaPlan, d: Division, c: Cost, busy: int, step: float) -> Cost:
@@ -131,7 +131,7 @@ def _corrected(shape: GpuShape, p: NvidiaPlan, d: Division, c: Cost, busy: int, 
               (1 + (d.apart % d.share > 0))*bool(parts), shape.m*shape.n / (high*p.cta_m * wide*p.cta_n), high, wide,
               shape.pitch_a, shape.pitch_b, shape.layout[0] == "n", shape.layout[1] == "t")
     factor = residuals.factor(values)
-    return Cost(factor*c.seconds, tuple([(what, factor*each) for what, each in c.parts]), rounds=rounds, values=values)
+    return Cost(factor*c.seconds, tuple([(what, factor*part) for what, part in c.parts]), rounds=rounds, values=values)
 
 
 def _decoded(shape: GpuShape, p: NvidiaPlan, step: float) -> float:

@@ -81,8 +81,8 @@ def division(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Division:
     if p.tail and over*(apart // share) < EVEN*most:
         apart = ceil(steps / unit) * unit
         share = min(max(ceil(ceil(over*apart / most) / unit), ceil(LEAST_SHARE / unit)) * unit, apart)
-    found = Division(tiles, steps, most, tiles - over, share, apart)
-    return found if found.whole else found._replace(clusters=found.shares)
+    divided = Division(tiles, steps, most, tiles - over, share, apart)
+    return divided if divided.whole else divided._replace(clusters=divided.shares)
 
 
 def staged(p: NvidiaPlan) -> int:

@@ -231,9 +231,9 @@ class _Math:
         k.wgmma_fence()
         self._start_by_value(stage, rows)
         k.wgmma_wait(1, self.slopes)
-        beside = self._beside(query_stage, self.s.QUERIES) if ahead else []
+        rows_read = self._beside(query_stage, self.s.QUERIES) if ahead else []
         for _, e in self.slopes.registers:
-            slope = self.slopes[0, e] + beside[e // 4][e % 2] if ahead else self.slopes[0, e]
+            slope = self.slopes[0, e] + rows_read[e // 4][e % 2] if ahead else self.slopes[0, e]
             self.slopes[0, e] = self.scores[0, e]*slope
         rows = self._rounded(self.slopes)
         buffer = number % 2
@@ -316,12 +316,12 @@ class _Math:
     def _masked(self, tile: Value) -> Value:
         """Whether some query of the tile does not see some key of the CTA's."""
         g, s, work = self.g, self.s, self.work
-        i0, found = tile*s.QUERIES + work.shift, work.j0 + KEYS > work.own.keys
+        i0, masked = tile*s.QUERIES + work.shift, work.j0 + KEYS > work.own.keys
         if s.shape.band:
-            found = found | (i0 + g.after < work.j0 + (KEYS - 1))
+            masked = masked | (i0 + g.after < work.j0 + (KEYS - 1))
         if s.shape.band == "window":
-            found = found | (i0 + (s.QUERIES - 1) - g.before > work.j0)
-        return found
+            masked = masked | (i0 + (s.QUERIES - 1) - g.before > work.j0)
+        return masked
 
     def _mask(self, tile: Value) -> None:
         k, g, s, work = self.k, self.g, self.s, self.work
@@ -346,9 +346,9 @@ class _Math:
 
     def _begin_slopes(self, stage: Value) -> None:
         """-delta, to which products are added."""
-        beside = self._beside(stage, self.s.QUERIES)
+        rows_read = self._beside(stage, self.s.QUERIES)
         for _, e in self.slopes.registers:
-            self.slopes[0, e] = beside[e // 4][e % 2]
+            self.slopes[0, e] = rows_read[e // 4][e % 2]
 
     def _rounded(self, tile: Tile) -> list[Value]:
         """Rounded numbers, two in a word, as wgmma takes rows from registers."""

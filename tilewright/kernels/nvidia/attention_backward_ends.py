@@ -82,10 +82,10 @@ def _row_sums(k: Kernel, g: Any, s: BackwardSizes, own: Sequence, batch: Value, 
             if column + 64 > wide:
                 inside = inside & (lane*2 + column < wide)
             pairs.append([k.load(x + column, vec(T, 2), mask=inside) for x in (out, grad)])
-    each = len(pairs) // ROWS_AT_ONCE
+    count = len(pairs) // ROWS_AT_ONCE
     for ahead in range(ROWS_AT_ONCE):
         i, total = i0 + row + ahead, k.constant(f32, 0)
-        for out, grad in pairs[each*ahead:each*(ahead + 1)]:
+        for out, grad in pairs[count*ahead:count*(ahead + 1)]:
             for e in range(2):
                 total = k.fma(k.cast(out[e], f32), k.cast(grad[e], f32), total)
         total, there = k.warp_sum(total), (lane == 0) & (i < own.queries)

@@ -101,8 +101,8 @@ class BackwardSizes:
         """Their dimensions: size, tokens, heads, batch; of sums a row's floats, rows."""
         given = {"q": self.queries, "g": self.grads, "k": self.keys, "v": self.values}
         rows = {"q": self.QUERIES, "g": self.QUERIES, "k": KEYS, "v": KEYS}
-        found = {name: TensorMap(x.TYPE, (x.ROW, rows[name], 1, 1), x.SWIZZLE) for name, x in given.items()}
-        return found | {"sums": TensorMap(f32, (LINE, SLAB_FLOATS // LINE))}
+        tensor_maps = {name: TensorMap(x.TYPE, (x.ROW, rows[name], 1, 1), x.SWIZZLE) for name, x in given.items()}
+        return tensor_maps | {"sums": TensorMap(f32, (LINE, SLAB_FLOATS // LINE))}
 
     @property
     def score(self) -> Wgmma:
@@ -176,8 +176,8 @@ def tile_of(k: Kernel, g: SimpleNamespace, offsets: Value, tile: Value, ROWS: in
         there = k.load(offsets + middle) // ROWS + middle <= tile
         low.set(k.select(there, middle, low.get()))
         high.set(k.select(there, high.get(), middle - 1))
-    found = low.get()
-    return found, tile - (k.load(offsets + found) // ROWS + found)
+    which = low.get()
+    return which, tile - (k.load(offsets + which) // ROWS + which)
 
 
 def distances(*names: str) -> dict[str, Any]:

@@ -39,7 +39,7 @@ class Copies:
         of a row that are there, a multiple of 16."""
         k, tile, apart = self.k, self.tile, self.THREADS // self.ACROSS
         BLOCKS = tile.BYTES // tile.BLOCK
-        found: dict[int, tuple[Value, Value]] = {}
+        places: dict[int, tuple[Value, Value]] = {}
         for first in range(0, self.ROWS*BLOCKS, apart):     # of the rows of all blocks, one after another
             number, below = divmod(first, self.ROWS)
             if self.ROWS % apart == 0 or apart % self.ROWS == 0:        # blocks and rows are constants apart
@@ -48,16 +48,16 @@ class Copies:
                 at = self.row + first
                 block = at // self.ROWS
                 row, below = at - block*self.ROWS, first
-            if below not in found:                          # no register for each multiple of ld
-                before = found.get(below - apart) if self.ROWS % apart == 0 else None
+            if below not in places:                         # no register for each multiple of ld
+                before = places.get(below - apart) if self.ROWS % apart == 0 else None
                 begin = source(row) if ld is None or before is None else before[0] + ld*apart
-                found[below] = begin, there(row)
-            begin, inside = found[below]
+                places[below] = begin, there(row)
+            begin, inside = places[below]
             along = self.piece*PIECE + block*tile.SWIZZLE
             to = smem + (block*tile.BLOCK + row*tile.SWIZZLE + (self.piece ^ moved(tile, row))*PIECE)
             inside = inside if limit is None else inside & (along < limit)
-            whole = first + apart <= self.ROWS*BLOCKS
-            with nullcontext() if whole else k.when(block < BLOCKS):
+            complete = first + apart <= self.ROWS*BLOCKS
+            with nullcontext() if complete else k.when(block < BLOCKS):
                 k.cp_async(to, begin + along // tile.ITEM, PIECE, k.select(inside, k.constant(i32, PIECE), 0))
 
 

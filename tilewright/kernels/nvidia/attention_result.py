@@ -28,10 +28,10 @@ def transposed(k: Kernel, words: list[Value], lane: Value) -> list[Value]:
 def store_row(k: Kernel, base: Value, mine: list[Value], factor: Value, T: Any, lane: Value, inside: Value) -> None:
     """A lane's sums of a row of a product by wgmma or mma, times a factor, rounded to 16 bits, to where it begins."""
     words = [k.round_pair(k.pack(mine[2*j]*factor, mine[2*j + 1]*factor), T) for j in range(len(mine) // 2)]
-    whole = len(words) // 4 * 4
-    for j, word in enumerate(words[whole:], whole):         # of 16 columns
+    full = len(words) // 4 * 4
+    for j, word in enumerate(words[full:], full):           # of 16 columns
         k.store((base + (lane % 4 * 2 + j*8)).as_(i32), word, align=4, mask=inside)
-    for first in range(0, whole, 4):
+    for first in range(0, full, 4):
         at = (base + (lane % 4 * 8 + first*8)).as_(i32)
         k.store(at, k.pack(*transposed(k, words[first:first + 4], lane % 4)), align=16, mask=inside)
 
@@ -48,15 +48,15 @@ class Result(Rows):
         k, s = self.k, self.s
         lane = t % LANES
         for line, (below, held) in enumerate(lines(sums)):
-            whole = total[0, line]
+            sum_of_row = total[0, line]
             for distance in SHARING:
-                whole = whole + k.lane_xor(whole, distance)
+                sum_of_row = sum_of_row + k.lane_xor(sum_of_row, distance)
             row, mine = t // LANES * (16*sums.rows) + lane // 4 + below, [sums[ij] for ij, _ in held]
             if s.shape.split:
-                self._leave(work, warpgroup, row, lane, mine, largest[0, line], whole)
+                self._leave(work, warpgroup, row, lane, mine, largest[0, line], sum_of_row)
                 continue
             i, head, inside = self.place(work, warpgroup, row)
-            inverse = self.finished(work, i, head, inside & (lane % 4 == 0), largest[0, line], whole, factor)
+            inverse = self.finished(work, i, head, inside & (lane % 4 == 0), largest[0, line], sum_of_row, factor)
             if s.EIGHT:
                 inverse = inverse*self.factor("v", work, work.head // self.g.group)
             base = self.address(work, i, head)

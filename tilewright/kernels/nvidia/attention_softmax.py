@@ -115,10 +115,10 @@ class Rows:
 
     def _tree(self, xs: list[Value]) -> list[Value]:
         """Four largest ones of several."""
-        found = xs[:4]
+        level = xs[:4]
         for at, x in enumerate(xs[4:]):
-            found[at % 4] = self.k.fmax(found[at % 4], x)
-        return found
+            level[at % 4] = self.k.fmax(level[at % 4], x)
+        return level
 
     def shrink(self, factors: list[Value]) -> None:
         """Sums times the factors of their lines."""

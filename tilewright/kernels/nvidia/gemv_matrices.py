@@ -85,10 +85,10 @@ class ByMatrices(Reading):
         def total(number: Value) -> Value:
             at = number % WIDTH if self.shift is None else k.min(number % WIDTH + self.shift, WIDTH - 1)
             at = number // WIDTH * (WIDTH + APART) + at
-            found = k.load(sums + at)
+            value = k.load(sums + at)
             for other in range(1, WARPS):
-                found = found + k.load(sums + (at + other*SUMS))
-            return found
+                value = value + k.load(sums + (at + other*SUMS))
+            return value
         return total
 
     # ---- how the matrix comes
@@ -107,16 +107,16 @@ class ByMatrices(Reading):
         def add(steps: list[Value], mask: Value | None = None) -> None:
             loaded = [([self._raw(at, p, mask) for at in rows], [self._of_column(at, p, mask) for at in columns])
                       for p in steps]
-            beside = [[self._of_row(i, p, mask) for i in own] for p in steps]
-            for (raw, of_vectors), more in zip(loaded, beside):
+            aux = [[self._of_row(i, p, mask) for i in own] for p in steps]
+            for (raw, of_vectors), more in zip(loaded, aux):
                 words = [self._words(x, each, mask) for x, each in zip(raw, more or [{}]*len(raw))]
                 self._multiply(acc, 0, words, of_vectors, more)
-        whole = k.max(self.p1 - self.p0, 0) // (PIECE*TOGETHER)       # the last parts of k may be empty
-        with k.loop(whole, start=warp, step=WARPS, unroll=False) as each:
+        rounds = k.max(self.p1 - self.p0, 0) // (PIECE*TOGETHER)      # the last parts of k may be empty
+        with k.loop(rounds, start=warp, step=WARPS, unroll=False) as each:
             # CTAs begin at different k: rows at the same distance share channels of the memory, and all have one vector
-            first = self.p0 + (each + k.block[0]) % whole * (PIECE*TOGETHER)
+            first = self.p0 + (each + k.block[0]) % rounds * (PIECE*TOGETHER)
             add([first + u*PIECE for u in range(TOGETHER)])
-        with k.loop(self.p1, start=self.p0 + (whole*TOGETHER + warp)*PIECE, step=WARPS*PIECE, unroll=False) as p:
+        with k.loop(self.p1, start=self.p0 + (rounds*TOGETHER + warp)*PIECE, step=WARPS*PIECE, unroll=False) as p:
             add([p], p + place < self.p1)
 
     def _by_copies(self, ring: Value, end: Value, acc: Tile) -> None:
@@ -132,14 +132,14 @@ class ByMatrices(Reading):
         begin = self._at(self.matrix + k.cast(self.first + row, i64)*self.ld, chunk*self.VECTOR)
         group, c = self._group, lane % 4
         read = [mine + (group*PITCH + self._swizzled(group, c + 4*h)*WIDEST) for h in range(min(PER, 2))]
-        whole = k.max(self.p1 - self.p0, 0) // SPAN
-        spans = (whole - warp + (WARPS - 1)) // WARPS               # of this warp
+        rounds = k.max(self.p1 - self.p0, 0) // SPAN
+        spans = (rounds - warp + (WARPS - 1)) // WARPS              # of this warp
         # CTAs begin at different k, as above
-        turn = warp + k.block[0] % k.max(whole, 1)
-        now = k.variable(i32, k.select(turn < whole, turn, turn - whole))
+        turn = warp + k.block[0] % k.max(rounds, 1)
+        now = k.variable(i32, k.select(turn < rounds, turn, turn - rounds))
 
         def after(span: Value) -> Value:
-            return k.select(span + WARPS < whole, span + WARPS, span + (WARPS - whole))
+            return k.select(span + WARPS < rounds, span + WARPS, span + (WARPS - rounds))
 
         def copy(at: Value, slot: Value, on: Value) -> Value:
             """A unit; where the next one begins."""
@@ -207,14 +207,14 @@ class ByMatrices(Reading):
             if STAGES > 1:
                 place.set(k.select(place.get() == (STAGES - 1)*BLOCKS*UNIT, k.constant(i32, 0),
                                    place.get() + BLOCKS*UNIT))
-        with k.loop(self.p1, start=self.p0 + whole*SPAN + warp*PIECE, step=WARPS*PIECE, unroll=False) as p:
+        with k.loop(self.p1, start=self.p0 + rounds*SPAN + warp*PIECE, step=WARPS*PIECE, unroll=False) as p:
             mask = p + self._place < self.p1
             y = [self._of_column(each, p, mask) for each in columns]
             for b in range(BLOCKS):
                 of = [self.first + group + first for first in range(b*ROWS, (b + 1)*ROWS, VECTORS)]
-                found = [self._raw(self._at(self.matrix + k.cast(i, i64)*self.ld, self._place), p, mask) for i in of]
+                loaded = [self._raw(self._at(self.matrix + k.cast(i, i64)*self.ld, self._place), p, mask) for i in of]
                 two = [self._of_row(i, p, mask) if self.before else {} for i in of]
-                self._multiply(acc, b, [self._words(z, each, mask) for z, each in zip(found, two)], y, two)
+                self._multiply(acc, b, [self._words(z, each, mask) for z, each in zip(loaded, two)], y, two)
         if touched is not None:
             k.store((end + k.thread[0]*4).as_(i32), touched)
 
@@ -253,8 +253,8 @@ class ByMatrices(Reading):
         k, EACH = self.k, self.VECTOR // PARTS
         parts = [k.load((at + p + e).as_(i32), vec(i32, 4), mask=mask)
                  for e in range(part*EACH, (part + 1)*EACH, WIDEST // self.KEPT)]
-        found = [part[e] for part in parts for e in range(4)]
-        return self._interleaved(found) if self.before and self.before.INTERLEAVED else found
+        values = [part[e] for part in parts for e in range(4)]
+        return self._interleaved(values) if self.before and self.before.INTERLEAVED else values
 
     def _raw(self, at: Value, p: Value, mask: Value | None) -> Value:
         if self.before:
@@ -284,7 +284,7 @@ class ByMatrices(Reading):
             for e, sum in enumerate(d) if not self.RUNS else ():
                 acc[to, e] = sum
         # p is in the same group for all lanes of a piece, and what is beyond k is 0 in a run's sums
-        common = [self._common(each, None) for each in beside]
+        common = [self._common(row, None) for row in beside]
         for to, run in runs.items() if self.RUNS else ():
             for e, sum in enumerate(run):
                 acc[to, e] = k.fma(sum, common[(to // self.COLUMNS - first) * 2 + e // 2][0], acc[to, e])
@@ -296,18 +296,18 @@ class ByMatrices(Reading):
             return [raw[e] for e in range(4)]
         if not x.INTERLEAVED:
             return x.pairs(self._numbers(raw, beside, mask))
-        found = x.words(raw, beside)
-        return found if mask is None else [k.select(mask, word, k.constant(i32, 0)) for word in found]
+        words = x.words(raw, beside)
+        return words if mask is None else [k.select(mask, word, k.constant(i32, 0)) for word in words]
 
     def _interleaved(self, words: list[Value]) -> list[Value]:
         """Pairs of neighbours in the order of Transform.words."""
-        k, found = self.k, list[Value]()
+        k, values = self.k, list[Value]()
         for e in range(0, len(words), 4):
             bytes = [k.reinterpret(word, vec(i8, 4)) for word in words[e:e + 4]]
             for low in range(2):
                 for half in (0, 1, 4, 5), (2, 3, 6, 7):
-                    found.append(k.reinterpret(k.shuffle(bytes[low], bytes[low + 2], half), i32))
-        return found
+                    values.append(k.reinterpret(k.shuffle(bytes[low], bytes[low + 2], half), i32))
+        return values
 
 
 def _part(beside: Loaded, part: int, PARTS: int) -> Loaded:
@@ -324,12 +324,12 @@ class Carried:
                           for rows in loaded]
 
     def get(self) -> list[list[Loaded]]:
-        return [[{name: [x.get() for x in each] for name, each in row.items()} for row in rows]
+        return [[{name: [x.get() for x in cell] for name, cell in row.items()} for row in rows]
                 for rows in self.variables]
 
     def set(self, loaded: list[list[Loaded]]) -> None:
-        for rows, found in zip(self.variables, loaded, strict=True):
-            for row, values in zip(rows, found, strict=True):
-                for name, each in row.items():
-                    for x, value in zip(each, values[name], strict=True):
+        for rows, new in zip(self.variables, loaded, strict=True):
+            for row, values in zip(rows, new, strict=True):
+                for name, cell in row.items():
+                    for x, value in zip(cell, values[name], strict=True):
                         x.set(value)

@@ -61,10 +61,10 @@ class Reading:
 
         def add(steps: list[Value], valid: list[Value | None]) -> None:
             loaded = [[self._of_matrix(row, p, VECTOR, mask) for row in rows] for p, mask in zip(steps, valid)]
-            beside = [[self._beside(i, p, VECTOR, mask) | self._of_run(i, p, VECTOR, mask) for i in mine]
+            aux = [[self._beside(i, p, VECTOR, mask) | self._of_run(i, p, VECTOR, mask) for i in mine]
                       for p, mask in zip(steps, valid)]
-            for p, mask, found, more in zip(steps, valid, loaded, beside):
-                numbers = [self._numbers(each, own, mask) for each, own in zip(found, more or [{}]*OWN)]
+            for p, mask, values, more in zip(steps, valid, loaded, aux):
+                numbers = [self._numbers(raw, own, mask) for raw, own in zip(values, more or [{}]*OWN)]
                 common = [self._common(own, mask) for own in more or [{}]*OWN]
                 for v, factors in enumerate(self._factors(self._of_vectors(p, VECTOR, mask))):
                     for o, own in enumerate(numbers):
@@ -104,12 +104,12 @@ class Reading:
             found = [self._of_matrix(column + k.cast(p, i64)*self.ld, None, VECTOR, mask)
                      for p, mask in zip(steps, valid)]
             factors = [self._of_vectors(p, 1, mask) for p, mask in zip(steps, valid)]
-            beside = [self._beside(own, p, VECTOR, mask) for p, mask in zip(steps, valid)]
+            aux = [self._beside(own, p, VECTOR, mask) for p, mask in zip(steps, valid)]
             of_run = self._of_run(own, steps[0], VECTOR, valid[0])
             k.warp_barrier()                            # else ptxas begins with the products, and loads wait for them
             runs: dict[tuple[int, int], Value] = {}
-            for u, (each, of_step, more, mask) in enumerate(zip(found, factors, beside, valid)):
-                numbers = self._numbers(each, more | of_run, mask)
+            for u, (raw, of_step, more, mask) in enumerate(zip(found, factors, aux, valid)):
+                numbers = self._numbers(raw, more | of_run, mask)
                 for v, (y,) in enumerate(self._factors(of_step)):
                     for e, x in enumerate(numbers):
                         if RUNS:
@@ -181,15 +181,15 @@ class Reading:
     def _numbers(self, raw: Value, beside: Loaded, mask: Value | None) -> list[Value]:
         if self.before is None:
             return self._wide(raw)
-        found = self.before.numbers(raw, beside)
-        return found if mask is None else [self.k.select(mask, x, self.k.constant(x.type, 0)) for x in found]
+        values = self.before.numbers(raw, beside)
+        return values if mask is None else [self.k.select(mask, x, self.k.constant(x.type, 0)) for x in values]
 
     def _common(self, beside: Loaded, mask: Value | None, COUNT: int = 1) -> list[Value]:
         """Factors of the sums of a run, one or COUNT of them; none without any."""
         if self.before is None or self.before.factor is None:
             return []
-        found = self.before.factors(beside, COUNT)
-        return found if mask is None else [self.k.select(mask, x, self.k.constant(x.type, 0)) for x in found]
+        factors = self.before.factors(beside, COUNT)
+        return factors if mask is None else [self.k.select(mask, x, self.k.constant(x.type, 0)) for x in factors]
 
     def _dot(self, xs: list[Value], ys: list[Value]) -> Value:
         """In two chains."""
@@ -207,7 +207,7 @@ class Reading:
 
     def _factors(self, loaded: list[list[Value]]) -> list[list[Value]]:
         """Vectors' elements by vector, in the type of sums."""
-        numbers, BESIDE = [[y for each in some for y in self._wide(each)] for some in loaded], self.BESIDE or 1
+        numbers, BESIDE = [[y for row in some for y in self._wide(row)] for some in loaded], self.BESIDE or 1
         return [numbers[v // BESIDE][v % BESIDE::BESIDE] for v in range(self.COUNT)]
 
     def _rounds(self, own: Value, STEP: int, SHARE: int, LOADS: int,

@@ -41,16 +41,16 @@ class Exchange:
                 numbers = [tile[0, cta*EACH + e + d] for d in range(self.VECTOR)]
                 self.came.store(there + at*STEP, numbers, warp, cta)
         self.came.wait(warp, number % 2, cluster=True)
-        found = [k.tile(1, EACH, self.T) for _ in sums]
+        tiles = [k.tile(1, EACH, self.T) for _ in sums]
         with k.loop(self.CTAS) as part:
             here = smem.at(warp, part, 0, lane, 0)
-            for at, (tile, e) in enumerate(self._vectors(found, EACH)):
+            for at, (tile, e) in enumerate(self._vectors(tiles, EACH)):
                 x = k.load(here + at*STEP, vec(self.T, self.VECTOR))
                 for d in range(self.VECTOR):
                     tile[0, e + d] = tile[0, e + d] + x[d]
         k.warp_barrier()
         self.left.arrive(warp, by="warp", everywhere=True, turns=self.WARPS)
-        return found
+        return tiles
 
     def _vectors(self, tiles: list[Tile], EACH: int) -> Iterator[tuple[Tile, int]]:
         """The vectors of a share: tiles, and the first register of each vector."""

@@ -78,17 +78,17 @@ class Ahead:
 
     def next(self, step: Value) -> Factors:
         """The factors of the present block; `step` is in the next one."""
-        found = self.load(step)
-        new = self._distinct(found)
+        loaded = self.load(step)
+        new = self._distinct(loaded)
         now = {id(x): held.get() for x, held in zip(new, self.held)}
         for x, held in zip(new, self.held):
             held.set(x)
-        rows, columns = ({at: now[id(x)] for at, x in each.items()} for each in found)
+        rows, columns = ({at: now[id(x)] for at, x in operand.items()} for operand in loaded)
         return rows, columns
 
     @staticmethod
     def _distinct(found: Factors) -> list[Value]:
-        return list({id(x): x for each in found for x in each.values()}.values())
+        return list({id(x): x for operand in found for x in operand.values()}.values())
 
 
 class Products:

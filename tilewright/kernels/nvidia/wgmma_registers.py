@@ -85,12 +85,12 @@ class StridedProducts(RegisterProducts):
 
     def _step(self, stage: Value, step: int) -> Fragments:
         """The registers of A for each block."""
-        k, a, found = self.k, self.tiles[0], []
+        k, a, values = self.k, self.tiles[0], []
         for pair in range(len(self.acc) // 2):
             at = pair*WARPGROUP*a.BLOCK + step*(DEPTH // a.ITEM)*a.SWIZZLE
             now, later = (k.load(self.smem[0].at(stage, own + at).as_(f32), vec(f32, 4)) for own in self.own)
-            found += [[k.bits_as(x[2*i + half], i32) for x in (now, later) for half in range(2)] for i in range(2)]
-        return found
+            values += [[k.bits_as(x[2*i + half], i32) for x in (now, later) for half in range(2)] for i in range(2)]
+        return values
 
     def row(self, t: Value, i: int, half: int) -> Value:
         return t // 32 * 32 + self.four*4 + (i // 2 * 2*M + i % 2 * 2 + half)
@@ -189,7 +189,7 @@ class DecodedProducts(RegisterProducts):
         """The numbers beside elements of each row, of the spans of a stage that begins at step p."""
         spans = range(0, self.tiles[1].CTA_K, self.SPAN)
         loaded = [[self.before.loaded(self.ALONG, row, p + span, 1) for span in spans] for row in self.rows]
-        return [[each[name][0] for each in row for name in self.ALONG] for row in loaded]
+        return [[one[name][0] for one in row for name in self.ALONG] for row in loaded]
 
     def _given(self, row: int, steps: Sequence[int]) -> Loaded:
         """The numbers beside the elements of these steps, of a row by its number: one for each element, or for all."""
@@ -214,13 +214,13 @@ class DecodedProducts(RegisterProducts):
     def _pairs(self, stage: Value, steps: Sequence[int]) -> Fragments:
         """The pairs of these steps in each row of this lane, as they are in memory."""
         k, a, T = self.k, self.tiles[0], {4: i8, 8: i16, 16: i32}[self.BITS]
-        found = []
+        values = []
         for row in range(2*len(self.acc)):
             places = [divmod((step*STEP + h*HALF)*self.BITS // 8, a.SWIZZLE) for step in steps for h in range(PAIRS)]
             below = (row // 2 * M + row % 2 * 8)*a.SWIZZLE
-            found.append([k.load(self.smem[0].at(stage, self.own + (self.turn ^ inside // PIECE)*PIECE + (
+            values.append([k.load(self.smem[0].at(stage, self.own + (self.turn ^ inside // PIECE)*PIECE + (
                 below + block*a.BLOCK + inside % PIECE)).as_(T)) for block, inside in places])
-        return found
+        return values
 
     def _decoded(self, pairs: list[Value], row: int, steps: Sequence[int]) -> list[Value]:
         """A row's pairs of these steps in words, as they are multiplied."""

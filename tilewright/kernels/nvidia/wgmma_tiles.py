@@ -216,12 +216,12 @@ class Tiles:
     def _divided(self, number: Value) -> Unit:
         k = self.k
         which, tile, origin = self._fragment(number)
-        whole, first = which < 0, k.max(self.start - origin, 0)
+        undivided, first = which < 0, k.max(self.start - origin, 0)
         steps = k.min(self.end - origin, self.steps) - first
         before = k.select(which > 0, self.steps - (self.start - self.origin), 0)        # of the share's first tile
-        return Unit(number, k.select(whole, self.cluster + number*self.clusters, self.g.whole + tile),
-                    k.min(number, self.whole)*self.steps + before, k.select(whole, 0, first),
-                    k.select(whole, self.steps, steps))
+        return Unit(number, k.select(undivided, self.cluster + number*self.clusters, self.g.whole + tile),
+                    k.min(number, self.whole)*self.steps + before, k.select(undivided, 0, first),
+                    k.select(undivided, self.steps, steps))
 
     def parts(self, unit: Unit, warp: Value, WARPS: int) -> Parts:
         """Parts of the unit's tile for one of the WARPS that have its sums."""

@@ -41,10 +41,10 @@ class Windows:
 
     def blocks(self, COUNT: int) -> list[tuple[Value, ...]]:
         """The coordinates of the next COUNT blocks along k."""
-        k, g, found = self.k, self.g, list[tuple[Value, ...]]()
+        k, g, blocks_of_tile = self.k, self.g, list[tuple[Value, ...]]()
         step, channel, inner, x, y = (at.get() for at in self.at)
         for _ in range(COUNT):
-            found.append((channel, *self.pixel, k.select(step < g.k, self.image, NONE), x, y))
+            blocks_of_tile.append((channel, *self.pixel, k.select(step < g.k, self.image, NONE), x, y))
             step, channel = step + self.ROW, channel + self.ROW
             turned = channel >= g.window_channels
             channel, inner = k.select(turned, 0, channel), k.select(turned, inner + 1, inner)
@@ -54,4 +54,4 @@ class Windows:
             x, y = k.select(ended, x + self.wrap[0], x), k.select(ended, y + self.wrap[1], y)
         for at, value in zip(self.at, (step, channel, inner, x, y)):
             at.set(value)
-        return found
+        return blocks_of_tile

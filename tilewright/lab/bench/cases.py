@@ -102,16 +102,16 @@ class Case:
         return p.batch * self.product.operations(rows or p.m, p.n, p.k)
 
     def to_json(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"suite": self.suite, **_fields(self.problem), "cold": self.cold}
+        entry: dict[str, Any] = {"suite": self.suite, **_fields(self.problem), "cold": self.cold}
         if self.beside is not None:
-            found["beside"] = _fields(self.beside)
-        return found | {name: value for name in ("algorithm", "gap", "subscripts", "sizes")
+            entry["beside"] = _fields(self.beside)
+        return entry | {name: value for name in ("algorithm", "gap", "subscripts", "sizes")
                         if (value := getattr(self, name))}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Case:
-        beside = data.get("beside")
-        return cls(data["suite"], _problem(data), data["cold"], None if beside is None else _problem(beside),
+        reference = data.get("beside")
+        return cls(data["suite"], _problem(data), data["cold"], None if reference is None else _problem(reference),
                    data.get("algorithm"), data.get("gap", 0), data.get("subscripts", ""),
                    tuple(data.get("sizes", ())))
 
@@ -149,11 +149,11 @@ def size(problem: Gemm) -> str:
 
 def _fields(p: Gemm) -> dict[str, Any]:
     """Its fields; those of b, out and batch only where they are not those of a product of one format."""
-    found: dict[str, Any] = {"m": p.m, "n": p.n, "k": p.k, "dtype": p.a, "layout": p.layout}
+    entry: dict[str, Any] = {"m": p.m, "n": p.n, "k": p.k, "dtype": p.a, "layout": p.layout}
     if (p.b, p.out) != (p.a, p.a):
-        found |= {"b": p.b, "out": p.out}
-    found |= {"scales": p.scales} if p.scales else {}
-    return found | ({"batch": p.batch} if p.batch != 1 else {})
+        entry |= {"b": p.b, "out": p.out}
+    entry |= {"scales": p.scales} if p.scales else {}
+    return entry | ({"batch": p.batch} if p.batch != 1 else {})
 
 
 def _problem(data: dict[str, Any]) -> Gemm:

@@ -138,8 +138,8 @@ def strip(title: str, rows: Sequence[tuple[str, Mapping[str, tuple[float, bool]]
         pen.text(WIDTH + 8, line * (number + 0.5) + 4, note, 11)
     pen.text(WIDTH + 8, -6, notes[0], 11, "soft")
     pen.text(WIDTH / 2, line * len(rows) + 38, label, 12, "soft", "middle")
-    found = dict.fromkeys(side for _, sides in rows for side in sides)
-    _legend(pen, [(side, hues[side], False) for side in found],
+    sides_shown = dict.fromkeys(side for _, sides in rows for side in sides)
+    _legend(pen, [(side, hues[side], False) for side in sides_shown],
             any(hollow for _, sides in rows for _, hollow in sides.values()), line * len(rows) + 62)
     return pen
 

@@ -80,11 +80,11 @@ def measured_peaks(dtypes: Iterable[str], options: Options) -> dict[str, float]:
     """{"f32 1 native": GFLOP/s, ...}: what loops of nothing but multiply-adds reach, for "percent of peak"."""
     from tilewright.lab.measure import probes
 
-    found = probes.ceilings()
-    if found.disturbed:
+    measured = probes.ceilings()
+    if measured.disturbed:
         return {}
     name = "x86-avx2" if options.isa == AVX2 else None
-    return {f"{d} {n} {options.isa}": round(found.peak_flops(d, n, name) / 1e9, 2)
+    return {f"{d} {n} {options.isa}": round(measured.peak_flops(d, n, name) / 1e9, 2)
             for d in dtypes for n in options.threads}
 
 
@@ -227,14 +227,14 @@ def simulate(n: int, target_name: str, options: Options, console: Console) -> in
 
     check_outputs(options)
     target: Any = targets.target(target_name)
-    report, found = Report.start("ladder simulated", n=n, target=target.name), []
+    report, counted = Report.start("ladder simulated", n=n, target=target.name), []
     steps = study.GPU_STEPS | study.TENSOR_STEPS
     with Progress(console, "simulating", len(steps)) as bar:
         for name, step in steps.items():
             bar.update(step.title)
-            found.append(study.count(name, n, target))
+            counted.append(study.count(name, n, target))
             bar.advance()
-    report.extra["simulated"] = [asdict(c) for c in found]
+    report.extra["simulated"] = [asdict(c) for c in counted]
     report.extra["ptxas"] = study.assembler()
     return finish(report, options, console)
 
@@ -272,15 +272,15 @@ def records(kind: str, options: Options, console: Console, device: str = CPU, **
     report.machine |= {"gpu": on.describe()} if on else {}
     cases = suite.cases(options, device, **drawn) if drawn else [
         (name, n) for name in suite.CASES for n in options.sizes or suite.SIZES[::1 + options.quick]]
-    found = report.extra[kind] = []
+    rows = report.extra[kind] = []
     with Progress(console, "starting", len(cases) * len(options.threads)) as bar:
-        for each in study.records(suite, cases, options.threads, options.quick, bar.update, on, options.despite_load,
+        for record in study.records(suite, cases, options.threads, options.quick, bar.update, on, options.despite_load,
                                   **({"plans": options.plans} if drawn else {})):
             bar.advance()
-            found.append(each)
-    for line in suite.means(found) if drawn else ():
+            rows.append(record)
+    for line in suite.means(rows) if drawn else ():
         console.print(line, highlight=False)
-    return finish(report, options, console) or int(any(study.OURS in x.get("failed", ()) for x in found))
+    return finish(report, options, console) or int(any(study.OURS in x.get("failed", ()) for x in rows))
 
 
 # ---- what they share

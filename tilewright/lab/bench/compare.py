@@ -89,20 +89,20 @@ class Timed:
 
 def cells(report: Report) -> dict[str, Timed]:
     """All cells of a report by their names, whether they are results of cases or records of a study."""
-    found: dict[str, Timed] = {}
+    timed: dict[str, Timed] = {}
     several = len({(r.threads, r.isa) for r in report.results}) > 1
     for r in report.results:
         where = f", {plural(r.threads, 'thread')}" + f" {r.isa}" * (r.isa != "native") if several else ""
         samples = {row.name: row.sample.seconds for row in r.rows if row.sample and row.name != BESIDE and not row.m}
-        found[f"{r.case.suite}: {r.case.label}{where}"] = Timed(samples, r.disturbed)
-    for each in report.extra.values():
-        for x in each if isinstance(each, list) else ():
+        timed[f"{r.case.suite}: {r.case.label}{where}"] = Timed(samples, r.disturbed)
+    for part in report.extra.values():
+        for x in part if isinstance(part, list) else ():
             if isinstance(x, dict) and isinstance(x.get(SECONDS), dict):
                 about = [str(value) for key, value in x.items() if isinstance(value, str | int | list | tuple)
                          and key not in ("plan", "bytes", "memory", "threads")]
                 threads = f", {plural(x['threads'], 'thread')}" if "threads" in x else ""
-                found[" ".join(about) + threads] = Timed(x[SECONDS])
-    return found
+                timed[" ".join(about) + threads] = Timed(x[SECONDS])
+    return timed
 
 
 def versions(report: Report) -> dict[str, str]:
@@ -111,11 +111,11 @@ def versions(report: Report) -> dict[str, str]:
 
 def logs(values: Iterable[float]) -> tuple[float, float]:
     """The median of logarithms, and its standard error by the quartiles."""
-    found = [math.log(x) for x in values]
-    if len(found) < 3:
-        return statistics.median(found), 0.05       # so few that nothing is known of their spread
-    q1, _, q3 = statistics.quantiles(found, n=4, method="inclusive")
-    return statistics.median(found), 1.253 * (q3 - q1) / 1.349 / math.sqrt(len(found))
+    logarithms = [math.log(x) for x in values]
+    if len(logarithms) < 3:
+        return statistics.median(logarithms), 0.05  # so few that nothing is known of their spread
+    q1, _, q3 = statistics.quantiles(logarithms, n=4, method="inclusive")
+    return statistics.median(logarithms), 1.253 * (q3 - q1) / 1.349 / math.sqrt(len(logarithms))
 
 
 def compare(old: Report, new: Report, absolute: bool = False) -> Comparison:
@@ -134,29 +134,29 @@ def compare(old: Report, new: Report, absolute: bool = False) -> Comparison:
         moved = [logs(before[name].seconds[x])[0] - logs(after[name].seconds[x])[0] for x in there]
         drifts += [abs(x - y) for x, y in combinations(moved, 2)]
     noise = max(LEAST, 1.48 * statistics.median(drifts)) if drifts else UNKNOWN
-    found = [_cell(name, before[name], after[name], same, noise) for name in shared]
-    counted = [math.log(x.ratio) for x in found if not x.disturbed]
+    compared = [_cell(name, before[name], after[name], same, noise) for name in shared]
+    counted = [math.log(x.ratio) for x in compared if not x.disturbed]
     mean = None
     if len(counted) > 1:
         middle = statistics.mean(counted)
         error = MEAN * math.hypot(statistics.stdev(counted) / math.sqrt(len(counted)), LEAST)
         mean = math.exp(middle), math.exp(middle - error), math.exp(middle + error)
     only = len(before.keys() - after.keys()), len(after.keys() - before.keys())
-    return Comparison(tuple(found), noise, bool(drifts), only, tuple(_notes(old, new, found, absolute)), mean)
+    return Comparison(tuple(compared), noise, bool(drifts), only, tuple(_notes(old, new, compared, absolute)), mean)
 
 
 def _cell(name: str, old: Timed, new: Timed, same: set[str], noise: float) -> Cell:
     """By the fastest peer that both have, if there is one."""
     there = same & old.seconds.keys() & new.seconds.keys()
-    beside = min(there, key=lambda x: (statistics.median(old.seconds[x]), x), default="")
+    rival = min(there, key=lambda x: (statistics.median(old.seconds[x]), x), default="")
     middles, errors = [], [noise]
     for x in (old, new):
         ours = x.seconds[OURS]
-        middle, error = logs([a / b for a, b in zip(ours, x.seconds[beside])] if beside else ours)
+        middle, error = logs([a / b for a, b in zip(ours, x.seconds[rival])] if rival else ours)
         middles.append(middle)
         errors.append(error)
     ratio, error = middles[0] - middles[1], SURE * math.hypot(*errors)
-    return Cell(name, math.exp(ratio), math.exp(ratio - error), math.exp(ratio + error), beside,
+    return Cell(name, math.exp(ratio), math.exp(ratio - error), math.exp(ratio + error), rival,
                 (len(old.seconds[OURS]), len(new.seconds[OURS])), old.disturbed or new.disturbed)
 
 

@@ -126,12 +126,12 @@ class Bench:
         _, out = self.seated(case)
         rows: dict[str, Row] = {}
         calls: dict[str, list[Call]] = {}
-        for each in self.peers:
-            if each.name in out:
-                rows[each.name] = Row(each.name, error=f"left out: {out[each.name]}")
+        for library in self.peers:
+            if library.name in out:
+                rows[library.name] = Row(library.name, error=f"left out: {out[library.name]}")
                 continue
-            for way in self._ways(each, case):
-                row = Row(way.name, how="" if way.how == each.how else way.how, prepared=way.prepared)
+            for way in self._ways(library, case):
+                row = Row(way.name, how="" if way.how == library.how else way.how, prepared=way.prepared)
                 try:
                     calls[way.name], m, deviation = self.device.checked(way, case, sets, reference)
                     rows[way.name] = replace(row, m=m, deviation=deviation)
@@ -163,21 +163,21 @@ class Bench:
             ours = next(p for p in self.peers if p.name == OURS)
             (way,) = self._ways(ours, other)
             sets = self.device.operands(other)
-            found, _, _ = self.device.checked(way, other, sets, self.device.reference(other, sets[0]))
-            self.beside = case.beside, found
+            calls, _, _ = self.device.checked(way, other, sets, self.device.reference(other, sets[0]))
+            self.beside = case.beside, calls
         return self.beside[1]
 
     def _result(self, case: Case, rows: dict[str, Row], samples: dict[str, Sample], states: States) -> Result:
         """What has a sample or an error."""
-        found = []
+        measured = []
         for name, row in rows.items():
             if row.error:
-                found.append(row)
+                measured.append(row)
             elif sample := samples.get(name):
                 ask = name == OURS and self.job.bounds
                 bound = never_lose.bound(case, self.device.target, self.job.threads) if ask else None
-                found.append(replace(row, sample=sample, gpu=states.get(name), bound=bound))
-        return Result(case, self.job.threads, self.device.isa, tuple(found))
+                measured.append(replace(row, sample=sample, gpu=states.get(name), bound=bound))
+        return Result(case, self.job.threads, self.device.isa, tuple(measured))
 
 
 def attempt(work: Callable[[], Any]) -> Any:

@@ -85,13 +85,13 @@ class TorchDevice:
 
     def graph(self, launches: Sequence[Launch]) -> Launch:
         self.wait()
-        found = self.torch.cuda.CUDAGraph()
-        with self.torch.cuda.graph(found):
+        captured = self.torch.cuda.CUDAGraph()
+        with self.torch.cuda.graph(captured):
             for launch in launches:
                 launch()
 
         def run(keep: Any = launches) -> None:  # the operands must outlive the graph
-            found.replay()
+            captured.replay()
 
         return run
 
@@ -130,8 +130,8 @@ def dtype_of(torch: Any, format: str) -> Any:
 
 def eps_of(format: str) -> float:
     """The distance from 1 to the next number; 0 of integers."""
-    found = formats.FORMATS[format]
-    return found.eps if isinstance(found, formats.Float) else 0.0
+    known = formats.FORMATS[format]
+    return known.eps if isinstance(known, formats.Float) else 0.0
 
 
 def make(on: TorchDevice, problem: Gemm, gap: int = 0) -> Operands:
@@ -220,10 +220,10 @@ class Gpu:
 
     def close(self) -> str:
         """How the clocks behaved, in words."""
-        found = gpu_state.clock_setting(self.readings, self.settings)
+        setting = gpu_state.clock_setting(self.readings, self.settings)
         if self.source:
             self.source.close()
-        return found
+        return setting
 
     def operands(self, case: Case) -> list[Operands]:
         return [make(self.on, case.problem, gap=case.gap) for _ in range(sets(case.problem.min_bytes, self.target.l2))]
@@ -285,13 +285,13 @@ class Gpu:
 
         calls = {name: [(launch, ()) for launch in made] for name, made in launches.items()}
         samples, states, again = measure.interleave(calls, self.rules, track=track), {}, {}
-        for name, each in zip(launches, tracks):
+        for name, turn in zip(launches, tracks):
             if self.rules.watch_s > 0:
                 with gpu_state.Watch(self.source) as watch:
-                    sustained = each.sustain(self.rules.watch_s)
+                    sustained = turn.sustain(self.rules.watch_s)
                 states[name] = {**self._state(watch, sustained), "sustained_s": sustained}
             # A graph of long calls has only the first: the others are launched as before.
-            again[name] = [*launches[name][each.launches :], each.run]
+            again[name] = [*launches[name][turn.launches :], turn.run]
         return samples, states, again
 
     def _article(self, case: Case, launches: dict[str, list[Launch]]) -> tuple[dict[str, Sample], States, Any]:

@@ -48,18 +48,18 @@ def decoded(x: Any, dtype: str) -> Tensor:
     wanted = getattr(torch, dtype)
     if not isinstance(x, Quantized):
         return x.to(wanted)
-    f, elements, scales = x.format, *(torch.as_tensor(each) for each in (x.elements, x.scales))
+    f, elements, scales = x.format, *(torch.as_tensor(part) for part in (x.elements, x.scales))
     words = elements.int()
     if f.element.bits == 4:
         words = torch.stack((words & 15, words >> 4), -1).flatten(-2)
     elif f.element.bits == 6:
         first, second, third = (words[..., i::3] for i in range(3))
-        whole = first | second << 8 | third << 16
-        words = torch.stack([whole >> shift & 63 for shift in (0, 6, 12, 18)], -1).flatten(-2)
-    elements, scales = (_values(each, dtype, words.device)[which]
-                        for each, which in ((f.element, words), (f.scale, scales.int())))
-    found = (elements.unflatten(-1, (-1, f.block)) * scales[..., None]).flatten(-2)[..., : x.length]
-    return found if x.axis == -1 else found.transpose(-1, -2)
+        packed = first | second << 8 | third << 16
+        words = torch.stack([packed >> shift & 63 for shift in (0, 6, 12, 18)], -1).flatten(-2)
+    elements, scales = (_values(part, dtype, words.device)[which]
+                        for part, which in ((f.element, words), (f.scale, scales.int())))
+    values = (elements.unflatten(-1, (-1, f.block)) * scales[..., None]).flatten(-2)[..., : x.length]
+    return values if x.axis == -1 else values.transpose(-1, -2)
 
 
 @cache

@@ -62,12 +62,12 @@ def _machine(report: Report) -> str:
 
 def _facts(report: Report) -> list[tuple[str, str]]:
     head = heading(report)
-    found = [("date", report.created.replace("T", " ").replace("+00:00", " UTC")),
+    facts = [("date", report.created.replace("T", " ").replace("+00:00", " UTC")),
              ("commit", report.commit or "unknown: measured outside a checkout"),
              ("tilewright", report.tilewright), ("machine", head[1])]
-    found += [("", x) for x in head[2:]]
+    facts += [("", x) for x in head[2:]]
     options = {k: v for k, v in report.options.items() if v not in (None, False, [], "native", 0)}
-    return found + ([("options", ", ".join(f"{k} {_words(v)}" for k, v in options.items()))] if options else [])
+    return facts + ([("options", ", ".join(f"{k} {_words(v)}" for k, v in options.items()))] if options else [])
 
 
 def _words(x: Any) -> str:

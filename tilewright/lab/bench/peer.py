@@ -112,8 +112,8 @@ def libraries() -> tuple[Library, ...]:
 
     names = [module.name for module in pkgutil.iter_modules(peers.__path__) if not module.name.startswith("_")]
     defined = [vars(import_module(f"tilewright.lab.bench.peers.{name}")).values() for name in names]
-    found = [value for values in defined for value in values if isinstance(value, Library)]
-    return tuple(sorted(found, key=lambda library: library.order))
+    known = [value for values in defined for value in values if isinstance(value, Library)]
+    return tuple(sorted(known, key=lambda library: library.order))
 
 
 def names(device: str = CPU) -> list[str]:
@@ -131,16 +131,16 @@ def find(
 ) -> tuple[list[Peer], dict[str, str]]:
     """tilewright and the peers that are installed, and the reason for each peer that is not among them."""
     check_names(wanted or (), device)
-    found, left_out = [ours(setting)], {}
+    ways, left_out = [ours(setting)], {}
     for library in libraries():
         if library.load and library.device == device and (wanted is None or library.name in wanted):
             try:
                 if library.missing:
                     raise Unavailable(f"{library.wheel} is not installed")
-                found.append(library.load(setting))
+                ways.append(library.load(setting))
             except Unavailable as reason:
                 left_out[library.name] = str(reason)
-    return found, left_out
+    return ways, left_out
 
 
 def required(wanted: list[str] | None, device: str = CPU) -> list[str] | None:

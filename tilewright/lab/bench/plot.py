@@ -42,27 +42,27 @@ def draw(report: Report, path: Path, n: int | None = None) -> None:
     named = ""
     if report.kind == "formats":
         n = n or max((r.case.problem.n for r in report.results if r.gflops()), default=0)
-        found, named = _formats(report, n), f"m = n = k = {n}"
+        pictures_by_title, named = _formats(report, n), f"m = n = k = {n}"
     elif report.kind == "ladder simulated":
-        found = _simulated(report)
+        pictures_by_title = _simulated(report)
     elif report.kind == "ladder cuda":
-        found = _steps(report)
+        pictures_by_title = _steps(report)
     else:
-        found = _squares(report) or _ratios(report)
+        pictures_by_title = _squares(report) or _ratios(report)
         named = "" if on_gpu(report) else _where(report)
-    if not found:
+    if not pictures_by_title:
         raise ValueError("nothing to plot: " + ("tilewright has no sample at that size" if report.kind == "formats" else
                                                 "no two cells with a peer were measured"))
-    pictures = list(found.values())
+    pictures = list(pictures_by_title.values())
     rows = list(zip_longest(*pictures)) if len(pictures) <= COLUMNS else [
         tuple(x for some in pictures[at:at + COLUMNS] for x in some) for at in range(0, len(pictures), COLUMNS)]
-    whole = sheet(named or report.kind, rows, [_where(report), *warnings(report)[:1]])
+    page = sheet(named or report.kind, rows, [_where(report), *warnings(report)[:1]])
     if path.suffix == ".svg":
-        outputs.write(path, str(whole))
+        outputs.write(path, str(page))
         return
     # What a PNG says of itself: what is shown, and of which results. Nothing in it changes from run to run.
     said = {"Title": named, "Source": digest(report), "Software": None} if named and path.suffix == ".png" else None
-    raster.png(whole, path, said, 1.5)
+    raster.png(page, path, said, 1.5)
 
 
 def digest(report: Report) -> str:
@@ -102,17 +102,17 @@ def drawable(results: list[Result]) -> bool:
 
 def _squares(report: Report) -> Pictures:
     """Rates of each suite of squares, and on a GPU power and clocks below them."""
-    found: Pictures = {}
+    pictures: Pictures = {}
     for group, results in groups(report.results) if report.kind not in CELLS else ():
         if drawable(results) and any(row.sample for r in results for row in r.rows):
             title, gpu = tables.title(group), on_gpu(report)
-            found[title] = [rates(title, results, tables.peak_of(report, group), gpu)]
+            pictures[title] = [rates(title, results, tables.peak_of(report, group), gpu)]
             for unit, what in GPU_ROWS.items() if gpu else ():
                 series = {name: [(float(r.case.problem.n), float(value)) for r in results
                                  if (value := state(r, name, what)) is not None] for name in names(results)}
                 if any(series.values()):
-                    found[title].append(lines(f"{title}: {unit}", series, unit))
-    return found
+                    pictures[title].append(lines(f"{title}: {unit}", series, unit))
+    return pictures
 
 
 def rates(title: str, results: Sequence[Result], peak: float | None = None, gpu: bool = False) -> Svg:
@@ -155,12 +155,12 @@ def _ratios(report: Report) -> Pictures:
             members.setdefault(title, []).extend(results)
         elif not drawable(results):
             members[tables.title(group)] = results
-    found = {title: picture for title, results in members.items() if (picture := _against_one(title, results))}
-    if sum(points for _, points in found.values()) < 2:
+    by_title = {title: picture for title, results in members.items() if (picture := _against_one(title, results))}
+    if sum(points for _, points in by_title.values()) < 2:
         return {}
-    pictures = {title: [picture] for title, (picture, _) in found.items()}
+    pictures = {title: [picture] for title, (picture, _) in by_title.items()}
     if report.kind in CELLS:        # one table stands for all groups
-        return {f"{report.kind}: the fastest peer's time over ours": [x for each in pictures.values() for x in each]}
+        return {f"{report.kind}: the fastest peer's time over ours": [x for dots in pictures.values() for x in dots]}
     return pictures
 
 
@@ -187,19 +187,19 @@ def _against_one(title: str, results: Sequence[Result]) -> tuple[Svg, int] | Non
 def baselines(results: Iterable[Result]) -> dict[str, tuple[dict[str, float], dict[str, float]]]:
     """By formats, a rate for each peer, and for those that found B packed: the highest that it reached beside any of
     our ways to this product, so that f32 by bf16 terms is compared with the same figure as f32 is."""
-    found: dict[str, tuple[dict[str, float], dict[str, float]]] = {}
+    series: dict[str, tuple[dict[str, float], dict[str, float]]] = {}
     for r in results:
-        every = found.setdefault(r.case.product.formats, ({}, {}))
+        every = series.setdefault(r.case.product.formats, ({}, {}))
         for row in r.rows:
             if row.sample and row.name not in (OURS, BESIDE):
                 peers = every[row.prepared]
                 peers[row.name] = max(peers.get(row.name, 0.0), r.gflops(row.name) or 0.0)
-    return found
+    return series
 
 
 def _formats(report: Report, only: int | None = None) -> Pictures:
     """A row for each product, with a point for each side, and our ratios beside it; at one size, or at each."""
-    found: Pictures = {}
+    pictures: Pictures = {}
     for (threads, isa, n), members in tables.format_groups(report.results).items():
         there = [r for r in members if r.gflops()]
         if only not in (None, n) or not there:
@@ -214,8 +214,8 @@ def _formats(report: Report, only: int | None = None) -> Pictures:
                                    for x in (theirs.get(NUMPY), max(theirs.values(), default=None))))
         title = tables.formats_title(n, threads, isa)
         sides = hues(dict.fromkeys(side for _, row in rows for side in row))
-        found[title] = [strip(title, rows, "GFLOP/s, of integers GOP/s", sides, notes=(RATIOS, notes))]
-    return found
+        pictures[title] = [strip(title, rows, "GFLOP/s, of integers GOP/s", sides, notes=(RATIOS, notes))]
+    return pictures
 
 
 def _steps(report: Report) -> Pictures:
@@ -233,10 +233,10 @@ def _simulated(report: Report) -> Pictures:
     bound."""
     from tilewright.lab.bench.suites import ladders
 
-    found = ladders.counted(report)
+    steps = ladders.counted(report)
     target: Any = targets.target(report.options["target"])
     rows = [(c.title, {what: (clocks / c.busy["multiply-adds"], False) for what, clocks in c.busy.items() if clocks})
-            for c in found]
-    title = f"simulated, m = n = k = {found[0].n}; clocks of {target.model}"
+            for c in steps]
+    title = f"simulated, m = n = k = {steps[0].n}; clocks of {target.model}"
     return {title: [strip(title, rows, "clocks that a multiprocessor is busy, over those of the multiply-adds",
-                          hues(found[0].busy))]}
+                          hues(steps[0].busy))]}

@@ -78,8 +78,8 @@ def _show_gpu(report: Report, console: Console) -> None:
             caption += f"; instructions alone reach {peak / 1e12:.0f}"
         compared = _compared(results)
         for name in (*compared, *[FASTEST] * (len(compared) > 1)):
-            if (found := gpu_ratios(results, name)) and len(results) > 1:
-                caption += f"; against {name}: geometric mean {found[0]}, least {found[1]}"
+            if (ratios := gpu_ratios(results, name)) and len(results) > 1:
+                caption += f"; against {name}: geometric mean {ratios[0]}, least {ratios[1]}"
         watched = any(tables.state(r, name, "readings") for r in results for name in (OURS, CUBLAS))
         power = [(power_columns, "tilewright / cuBLAS, each alone")] if watched else []
         for columns_of, said in [(rate_columns, caption), *power]:
@@ -114,11 +114,11 @@ def _show_cells(report: Report, console: Console) -> None:
     console.print()
     display(shown(f"{report.kind}: the fastest peer's time over ours", "", MEANS, means(report.results),
                         left=MEANS[:1], bold=("geometric mean",)), console)
-    found = lost(report.results)
-    if not found:
+    lost_cells = lost(report.results)
+    if not lost_cells:
         console.print("No cell is below 1.00.", highlight=False)
-    for title, rows in ((f"the worst {min(WORST, len(found))}", found[:WORST]),
-                        (f"all {len(found)} cells below 1.00", found if len(found) > WORST else [])):
+    for title, rows in ((f"the worst {min(WORST, len(lost_cells))}", lost_cells[:WORST]),
+                        (f"all {len(lost_cells)} cells below 1.00", lost_cells if len(lost_cells) > WORST else [])):
         if rows:
             display(shown(title, "", LOST, rows, left=(LOST[0], LOST[3], LOST[5]), bold=("ratio",)), console)
 
@@ -162,10 +162,10 @@ def tflops(r: Result, name: str) -> str:
 
 
 def _gpu_ratio(r: Result, name: str) -> str:
-    found, sample = r.ratio(name), r.sample(OURS)
-    if found is None or sample is None:
+    ratio, sample = r.ratio(name), r.sample(OURS)
+    if ratio is None or sample is None:
         return "-"
-    return f"{found.median:.3f}" if len(sample.seconds) == 1 else tables.quoted(found, 3)
+    return f"{ratio.median:.3f}" if len(sample.seconds) == 1 else tables.quoted(ratio, 3)
 
 
 def held_back(found: dict[str, float] | None) -> str:
@@ -300,7 +300,7 @@ def gpu_where(report: Report) -> str:
 def remarks(report: Report) -> list[str]:
     """What is missing or doubtful: peers left out, wrong results, a busy machine."""
     gpu, every = on_gpu(report), [session.left_out.items() for session in report.sessions]
-    always = [each for each in every[0] if all(each in left_out for left_out in every)] if every[1:] else []
+    always = [remark for remark in every[0] if all(remark in left_out for left_out in every)] if every[1:] else []
     said = [f"{name} left out: {reason}" for name, reason in always]
     for session in report.sessions:
         where = "" if gpu else f"{plural(session.threads, 'thread')}: "

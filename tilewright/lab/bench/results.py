@@ -62,12 +62,12 @@ class Row:
     bound: dict[str, Any] | None = None  # never_lose.bound: what bounds our plan by the cost model, and its seconds
 
     def to_json(self, operations: int) -> dict[str, Any]:
-        found = _stated(self)
-        if sample := found.pop("sample", None):
+        entry = _stated(self)
+        if sample := entry.pop("sample", None):
             s = sample.spread
-            found |= _stated(sample) | {"seconds": list(sample.seconds), "median_s": s.median, "q1_s": s.q1,
+            entry |= _stated(sample) | {"seconds": list(sample.seconds), "median_s": s.median, "q1_s": s.q1,
                                         "q3_s": s.q3, "gflops": round(operations / s.median / 1e9, 3)}
-        return found
+        return entry
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Row:
@@ -130,8 +130,8 @@ class Result:
         """The peer with the highest median rate.  Where the call itself is what is timed, only what users call counts:
         a C function with its arguments ready checks nothing and returns nothing."""
         compiled = {x.name for x in libraries() if x.compiled} if self.case.suite == "overhead" else ()
-        found = [name for name in self.peers() if name not in compiled]
-        return found[0] if found else None
+        names = [name for name in self.peers() if name not in compiled]
+        return names[0] if names else None
 
     def to_json(self) -> dict[str, Any]:
         rows = [row.to_json(self.operations(row.name)) for row in self.rows]
@@ -225,24 +225,24 @@ def name_commit(path: Path) -> str:
     where no commit up to HEAD has these sources."""
     record = json.loads(path.read_text())
     digest = record.get("sources")
-    found = machine.commit_of(digest) if digest else None
-    if found is None:
+    commit = machine.commit_of(digest) if digest else None
+    if commit is None:
         raise ValueError(f"{path}: " + (f"no commit up to HEAD has the sources {digest[:12]}" if digest else
                                         "it does not say with which sources it was measured"))
-    outputs.write(path, json.dumps(record | {"commit": found}, indent=1) + "\n")
-    return found
+    outputs.write(path, json.dumps(record | {"commit": commit}, indent=1) + "\n")
+    return commit
 
 
 def options(parser: argparse.ArgumentParser, file: str) -> argparse.Namespace:
     """The options of a script of bench/, of which `file` names its result file; see check_tree."""
     parser.add_argument(ALLOW_DIRTY, action="store_true", help="write a result file from a checkout with changes")
-    found = parser.parse_args()
-    if getattr(found, file) is not None:
+    options_given = parser.parse_args()
+    if getattr(options_given, file) is not None:
         try:
-            check_tree(found.allow_dirty)
+            check_tree(options_given.allow_dirty)
         except ValueError as error:
             parser.error(str(error))
-    return found
+    return options_given
 
 
 def write(record: dict[str, Any], path: Path) -> None:

@@ -54,19 +54,19 @@ class Case:
 
 def with_peers(kind: str, case: Case, device: str) -> dict[str, list[Any]]:
     """The case's own sides, and those of all peers on this device that have the study."""
-    found = dict(case.sides)
+    sides = dict(case.sides)
     for library in peer.libraries():
         if library.device == device and kind in library.studies and not library.missing:
-            found |= library.studies[kind](**case.given)
-    return found
+            sides |= library.studies[kind](**case.given)
+    return sides
 
 
 def close_to(exact: np.ndarray, tolerance: float, rows: Any = slice(None)) -> Callable[[str, Any], str]:
     """`wrong` of a case whose results begin with `exact`, or have it in these places."""
     def wrong(side: str, result: Any) -> str:
-        found = np.asarray(result)[rows]
-        found = found[:len(exact)]
-        right = side == ALONE or np.allclose(found, exact, rtol=tolerance, atol=tolerance)
+        chosen = np.asarray(result)[rows]
+        chosen = chosen[:len(exact)]
+        right = side == ALONE or np.allclose(chosen, exact, rtol=tolerance, atol=tolerance)
         return "" if right else "its result is wrong"
     return wrong
 
@@ -118,10 +118,10 @@ def records(suite: Any, cases: Sequence[tuple[str, int]], threads: Iterable[int]
             step(f"{name}, {n:,}, {count} threads")
             case = suite.make(name, n, count, **(more | {"on": on} if more else {}))
             rules = gpu_rules(quick) if on else Rules.choose(count, quick)
-            found = row(case, rules, on, suite.__name__.rpartition(".")[2], despite_load and count == 1)
-            for side, why in found.pop("failed").items() if not hasattr(suite, "means") else ():
+            measured = row(case, rules, on, suite.__name__.rpartition(".")[2], despite_load and count == 1)
+            for side, why in measured.pop("failed").items() if not hasattr(suite, "means") else ():
                 raise RuntimeError(f"{name} of {n} by {side}: {why}")
-            yield {"case": name, "n": n, "threads": count, "bytes": case.bytes, "memory": None, **found}
+            yield {"case": name, "n": n, "threads": count, "bytes": case.bytes, "memory": None, **measured}
     finally:
         tw.set_num_threads(before)
 
@@ -194,7 +194,7 @@ def host_cost(calls: Mapping[str, Launch], wait: Launch, rounds: int = 15, burst
 
     `wait` lets the device finish before the next burst, untimed: a full queue would time the kernel.
     """
-    found: dict[str, list[float]] = {name: [] for name in calls}
+    times: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(rounds):
         for name in rotated(list(calls), number):
             call, count = calls[name], range(burst)
@@ -204,9 +204,9 @@ def host_cost(calls: Mapping[str, Launch], wait: Launch, rounds: int = 15, burst
             start = clock()
             for _ in count:
                 call()
-            found[name].append((clock() - start) / burst)
+            times[name].append((clock() - start) / burst)
             wait()
-    return found
+    return times
 
 
 def parsed(doc: str, file: str, *more: Callable[[argparse.ArgumentParser], Any]) -> argparse.Namespace:

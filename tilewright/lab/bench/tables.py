@@ -34,10 +34,10 @@ def groups(results: Iterable[Result]) -> Iterator[tuple[Group, list[Result]]]:
 
 
 def _grouped(results: Iterable[Result], key: Callable[[Result], K]) -> dict[K, list[Result]]:
-    found: dict[K, list[Result]] = {}
+    members: dict[K, list[Result]] = {}
     for r in results:
-        found.setdefault(key(r), []).append(r)
-    return found
+        members.setdefault(key(r), []).append(r)
+    return members
 
 
 def title(group: Group) -> str:
@@ -70,14 +70,14 @@ def shown(
     from rich import box
     from rich.table import Table
 
-    found = Table(title=title, caption=caption or None, title_justify="left", caption_justify="left")
-    found.box, found.padding = box.SIMPLE_HEAD, (0, 1, 0, 0)
+    table_shown = Table(title=title, caption=caption or None, title_justify="left", caption_justify="left")
+    table_shown.box, table_shown.padding = box.SIMPLE_HEAD, (0, 1, 0, 0)
     for heading in head:
         justify: Any = "left" if heading in left else "right"
-        found.add_column(heading, justify=justify, no_wrap=not wrap, style="bold" * (heading in bold))
+        table_shown.add_column(heading, justify=justify, no_wrap=not wrap, style="bold" * (heading in bold))
     for row in rows:
-        found.add_row(*row)
-    return found
+        table_shown.add_row(*row)
+    return table_shown
 
 
 WORDS = 40  # letters of a column above which its cells are broken into lines
@@ -110,7 +110,7 @@ def fitted(table: Table, width: int) -> list[Table]:
         if sum(widths[i] for i in groups[-1]) + widths[column] >= width and len(groups[-1]) > 1:
             groups.append([0])
         groups[-1].append(column)
-    found = []
+    fields = []
     for number, group in enumerate(groups):
         part = Table(title=table.title if number == 0 else None, title_justify="left", caption_justify="left",
                      caption=table.caption if number == len(groups) - 1 else None, box=table.box)
@@ -120,8 +120,8 @@ def fitted(table: Table, width: int) -> list[Table]:
             part.columns[-1]._index, part.columns[-1].header = len(part.columns) - 1, heads[i]
             part.columns[-1].no_wrap = cells[i] <= WORDS
         part.rows.extend(table.rows)
-        found.append(part)
-    return found
+        fields.append(part)
+    return fields
 
 
 # ---- cells
@@ -174,13 +174,13 @@ def best_ratio(result: Result) -> tuple[str, Spread] | None:
 
 def baseline(results: Sequence[Result]) -> str | None:
     """The one peer that a figure compares with: of those that have the most cells the fastest."""
-    found: dict[str, list[float]] = {}
+    ratios: dict[str, list[float]] = {}
     for r in results if results and results[0].case.suite != "ladder" else ():
         for name in r.peers():
             if ratio := r.ratio(name, hollow=True):
-                found.setdefault(name, []).append(ratio.median)
-    most = max(map(len, found.values()), default=0)
-    return min((x for x in found if len(found[x]) == most), key=lambda x: geometric_mean(found[x]), default=None)
+                ratios.setdefault(name, []).append(ratio.median)
+    most = max(map(len, ratios.values()), default=0)
+    return min((x for x in ratios if len(ratios[x]) == most), key=lambda x: geometric_mean(ratios[x]), default=None)
 
 
 def state(r: Result, name: str, what: str) -> Any:
@@ -265,9 +265,9 @@ def table(
         caption.append(f"multiply-adds alone reach {peak:.1f}")
     if not busy and not any(r.disturbed for r in results):
         against = [best[1].median for best in map(best_ratio, results) if best]
-        beside = [ratio.median for ratio in (r.ratio(BESIDE) for r in results) if ratio]
-        caption += [f"{what} {geometric_mean(found):.3f}, least {min(found):.3f}" for what, found in (
-            ("geometric mean of the ratios", against), ("against itself", beside)) if len(found) > 1]
+        ratios_to_reference = [ratio.median for ratio in (r.ratio(BESIDE) for r in results) if ratio]
+        caption += [f"{what} {geometric_mean(ratios):.3f}, least {min(ratios):.3f}" for what, ratios in (
+            ("geometric mean of the ratios", against), ("against itself", ratios_to_reference)) if len(ratios) > 1]
     cells = list(columns(group, results, peak, narrow))
     heads = [textwrap.fill(heading, 6 if narrow else 12, break_long_words=False) for heading, _ in cells]
     rows = []

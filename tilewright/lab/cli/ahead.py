@@ -61,8 +61,8 @@ def build(
 def _list(found: Bundle, json: Path | None) -> None:
     index = found.index
     rows: list[dict[str, Any]] = [
-        {"name": each.name, "plan": chosen.plan, "measured": chosen.measured} for each in index.products
-        for chosen in each.plans[:1]]
+        {"name": product.name, "plan": chosen.plan, "measured": chosen.measured} for product in index.products
+        for chosen in product.plans[:1]]
 
     def say() -> None:
         made = ", ".join(f"{name} {value}" for name, value in index.made.items() if value)

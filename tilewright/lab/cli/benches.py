@@ -108,15 +108,15 @@ def _run(does: str, extra: dict[str, Any] | None = None, /, **given: Any) -> NoR
             raise BadInput(f"--device must be cpu or cuda, got {device!r}")
         more["device"] = cases.CPU if device == "cpu" else cases.GPU
         given["threads"] = given["threads"] if device == "cpu" else ["1"]
-    found = {NAMES.get(name, name): value for name, value in given.items()}
-    found |= {name: common.listed(found.get(name)) for name in ("suites", "dtypes", "only", "steps", "peers")}
-    found |= {"dtypes": [*map(common.product, found["dtypes"])], "peers": found["peers"] or None,
-              "threads": common.numbers(more.pop("threads", None) or found.get("threads"), ["1", "all"], "--threads",
+    named = {NAMES.get(name, name): value for name, value in given.items()}
+    named |= {name: common.listed(named.get(name)) for name in ("suites", "dtypes", "only", "steps", "peers")}
+    named |= {"dtypes": [*map(common.product, named["dtypes"])], "peers": named["peers"] or None,
+              "threads": common.numbers(more.pop("threads", None) or named.get("threads"), ["1", "all"], "--threads",
                                         {"all": commands.all_threads()}),
-              "sizes": common.numbers(found.get("sizes"), [], "--sizes")}
+              "sizes": common.numbers(named.get("sizes"), [], "--sizes")}
     own = {x.name for x in fields(commands.Options)}
-    options = commands.Options(**{name: value for name, value in found.items() if name in own and value is not None})
-    more |= {name: value for name, value in found.items() if name not in own}
+    options = commands.Options(**{name: value for name, value in named.items() if name in own and value is not None})
+    more |= {name: value for name, value in named.items() if name not in own}
     raise typer.Exit(getattr(commands, does)(options=options, console=common.console(options.json == output.STDOUT),
                                              **more))
 
@@ -311,7 +311,7 @@ def compare(
     from tilewright.lab.bench import compare as comparison
     from tilewright.lab.bench.results import load
 
-    found = comparison.compare(load(old), load(new), absolute)
-    output.show(found.record, lambda: typer.echo(comparison.text(found, every, output.width())), json)
-    if fail_slower and found.slower:
+    cells = comparison.compare(load(old), load(new), absolute)
+    output.show(cells.record, lambda: typer.echo(comparison.text(cells, every, output.width())), json)
+    if fail_slower and cells.slower:
         raise typer.Exit(1)

@@ -74,13 +74,13 @@ def wrapped(text: str | None) -> str | None:
 
 def with_values(arguments: list[str]) -> list[str]:
     """`--json` as the last argument, or in front of another option, is `--json -`: standard output."""
-    found: list[str] = []
+    values: list[str] = []
     for i, argument in enumerate(arguments):
-        found.append(argument)
+        values.append(argument)
         following = arguments[i + 1] if i + 1 < len(arguments) else "--"
         if argument == JSON and following.startswith("-") and following != "-" and not NEGATIVE.fullmatch(following):
-            found.append("-")
-    return found
+            values.append("-")
+    return values
 
 
 class _Common:
@@ -90,11 +90,11 @@ class _Common:
         super().__init__(*arguments, help=wrapped(help), **options)  # type: ignore[call-arg]
 
     def get_params(self, ctx: Any) -> list[Any]:
-        found = list(super().get_params(ctx))  # type: ignore[misc]
-        for parameter in found:
+        params = list(super().get_params(ctx))  # type: ignore[misc]
+        for parameter in params:
             if getattr(parameter, "is_flag", False) and parameter.metavar is None:
                 parameter.metavar = ""  # a flag takes no value, and typer's help would say <bool>
-        return found
+        return params
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         try:

@@ -42,8 +42,8 @@ def completed(every: Callable[..., list[str]]) -> dict[str, Any]:
     """For an Option or Argument: what a shell completes it with."""
 
     def matching(ctx: typer.Context, incomplete: str) -> list[str]:
-        found = every(ctx) if every is step_names else every()
-        return [name for name in found if name.startswith(incomplete)]
+        names = every(ctx) if every is step_names else every()
+        return [name for name in names if name.startswith(incomplete)]
 
     return {"autocompletion": matching}
 
@@ -113,16 +113,16 @@ def numbers(
     values: list[str] | None, default: list[str], option: str, words: dict[str, int] | None = None
 ) -> list[int]:
     """The list that `listed` reads, of positive whole numbers; `words` are names for some of them, such as "all"."""
-    found = []
+    parsed = []
     for item in listed(values, default):
         if words and item in words:
-            found.append(words[item])
+            parsed.append(words[item])
         elif item.isdecimal() and int(item) > 0:
-            found.append(int(item))
+            parsed.append(int(item))
         else:
             allowed = " or ".join(["a positive whole number", *map(repr, words or ())])
             raise BadInput(f"{option} takes {allowed} (several with commas), got {item!r}")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(parsed))
 
 
 Attention = Annotated[
@@ -160,9 +160,9 @@ def product(dtype: str) -> str:
     from tilewright.formats import block_format, find, get
 
     def name(x: str) -> str:
-        found = find(x.lower())
+        known = find(x.lower())
         with suppress(ValueError):
-            return (found or block_format(x)).name
+            return (known or block_format(x)).name
         return get(x, "--dtype", format_names()).name
 
     return "-".join(map(name, dtype.split("-")))
@@ -174,9 +174,9 @@ def target(name: str, kind: Any = None) -> Any:
     from tilewright import targets
 
     gpu = name in ("nvidia", "cuda", "amd", "rocm")
-    found = tw.detect(name) if gpu else None if name == "native" else name
+    chosen = tw.detect(name) if gpu else None if name == "native" else name
     try:
-        return targets.coerce(found, kind or targets.Target)
+        return targets.coerce(chosen, kind or targets.Target)
     except ValueError as error:
         raise BadInput(f"{error}; or native, nvidia or amd for what is here") from None
 

@@ -40,9 +40,9 @@ def einsum(
         raise BadInput(f"--dtype must be one format, that of all operands, not {dtype!r}")
     kind = formats.get(dtype, "--dtype").dtype
     arrays: list[Any] = [np.empty([extents[label] for label in term], kind) for term in terms]
-    _, found = tw.einsum_path(subscripts, *arrays, threads=threads)
-    output.show(found.record, lambda: typer.echo("\n".join(
-        line if " plan " in line else output.hanging(line, 9) for line in str(found).splitlines())), json)
+    _, path = tw.einsum_path(subscripts, *arrays, threads=threads)
+    output.show(path.record, lambda: typer.echo("\n".join(
+        line if " plan " in line else output.hanging(line, 9) for line in str(path).splitlines())), json)
 
 
 def _size(text: str) -> tuple[str, int]:

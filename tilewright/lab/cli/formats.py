@@ -60,23 +60,23 @@ def formats(
     blocks = block_format(name.lower(), "NAME") if name.lower().startswith(("mx", "nv")) else None
     if blocks is not None and pattern is not None:
         raise ValueError(f"PATTERN must be left out: numbers of {name} share their scales")
-    found: Any = blocks or get(find(name.lower()) or name, "NAME")  # E4M3FN is how it is written in prose
+    chosen: Any = blocks or get(find(name.lower()) or name, "NAME")  # E4M3FN is how it is written in prose
     if svg:
         from tilewright.lab.cli.show import save
         from tilewright.lab.drawing import bits as drawing
 
         if blocks is not None:
             raise BadInput(f"{name} is a block of numbers with a scale: draw one of them, --svg {blocks.element}")
-        save(drawing.one(found, None if pattern is None else found.check(_number(pattern), "PATTERN")), to)
+        save(drawing.one(chosen, None if pattern is None else chosen.check(_number(pattern), "PATTERN")), to)
         return
     if pattern is None:
-        lines = format_table.details(found) if blocks is None else format_table.block_details(blocks)
-        output.show(lambda: {"format": found.name, "lines": lines},
-                    lambda: typer.echo(f"{found.name}\n{output.listed(lines)}"), json)
+        lines = format_table.details(chosen) if blocks is None else format_table.block_details(blocks)
+        output.show(lambda: {"format": chosen.name, "lines": lines},
+                    lambda: typer.echo(f"{chosen.name}\n{output.listed(lines)}"), json)
     else:
-        bits = found.check(_number(pattern), "PATTERN")
-        steps = str(explain(found, bits)).splitlines()
-        output.show(lambda: {"format": found.name, "pattern": bits, "value": found.decode(bits), "steps": steps},
+        bits = chosen.check(_number(pattern), "PATTERN")
+        steps = str(explain(chosen, bits)).splitlines()
+        output.show(lambda: {"format": chosen.name, "pattern": bits, "value": chosen.decode(bits), "steps": steps},
                     lambda: typer.echo("\n".join(output.hanging(x, 10) for x in steps)), json)
 
 

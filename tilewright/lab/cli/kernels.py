@@ -153,16 +153,16 @@ def explain(
                            "problems")
         size = tunable.size(chip)
         given = [size if x is None else x for x in (m, n, k)]
-        found = tw.explain(tunable.step(step, chip), *tunable.arguments(chip, *given), target=chip,
+        explanation = tw.explain(tunable.step(step, chip), *tunable.arguments(chip, *given), target=chip,
                            measure=measure)
     else:
         problem = common.asked(m, n, k, dtype, layout, batch, attention)
-        found = tw.explain(problem, chip, plan, measure=measure, simulate=simulate, threads=threads)
-    output.show(found.record, lambda: _print(found), json)
-    for path, picture in ((svg, found.svg), (html, found.html)):
+        explanation = tw.explain(problem, chip, plan, measure=measure, simulate=simulate, threads=threads)
+    output.show(explanation.record, lambda: _print(explanation), json)
+    for path, picture in ((svg, explanation.svg), (html, explanation.html)):
         if path is not None:
             output.write(path, picture())
-    if found.violations:
+    if explanation.violations:
         raise typer.Exit(1)
 
 
@@ -171,17 +171,17 @@ def _print(found: Any) -> None:
     below if there is no room beside it."""
     from tilewright.lab.explanation.terminal import HEADING
 
-    plans = [str(found.plan), *(str(each.plan) for each in found.alternatives)]
+    plans = [str(found.plan), *(str(alternative.plan) for alternative in found.alternatives)]
     for line, heading in found.lines():
         if not any(plan in line for plan in plans):
             typer.secho(output.columns(line, HEADING), bold=heading)
             continue
-        beside, _, cause = line.partition("%  ")
+        share, _, cause = line.partition("%  ")
         most = output.width()
         if most is None or len(line) <= most or not cause:
             typer.secho(line, bold=heading)
         else:
-            typer.secho(f"{beside}%", bold=heading)
+            typer.secho(f"{share}%", bold=heading)
             typer.echo(output.hanging(f"{'':<{2 * HEADING}}{cause}", 2 * HEADING))
 
 
@@ -222,11 +222,11 @@ def emit(
         raise BadInput(f"for {chip.name} --output must end in {', '.join(most)} or {last}, got {output}")
     if output is not None and llvm and output.suffix != ".ll":
         raise BadInput(f"--llvm prints LLVM IR, and {output} is for {forms[output.suffix]}: give only one of them")
-    found = _compiled((m, n, k), dtype, layout, chip, plan, step, kernel, batch, attention)
+    compiled = _compiled((m, n, k), dtype, layout, chip, plan, step, kernel, batch, attention)
     if output is None:
-        typer.echo(found.llvm if llvm else found.asm)
+        typer.echo(compiled.llvm if llvm else compiled.asm)
     else:
-        typer.echo(f"wrote {' and '.join(_write(found, output))}", err=True)
+        typer.echo(f"wrote {' and '.join(_write(compiled, output))}", err=True)
 
 
 def asm(
@@ -251,23 +251,23 @@ def asm(
     is a static cycle count. With --step it is a step of the target's ladder, and M, N and K are left out.
     """
     chip = common.target(target)
-    found = _compiled((m, n, k), dtype, layout, chip, plan, step, kernel, batch, attention)
+    compiled = _compiled((m, n, k), dtype, layout, chip, plan, step, kernel, batch, attention)
     loop, report = None, ""
     if not (names or whole):
         with suppress(ValueError):  # no loop, which the report says, too
-            loop = found.loop(function)
-        report = found.report(function)
+            loop = compiled.loop(function)
+        report = compiled.report(function)
 
     def say() -> None:
         if names:
-            typer.echo("\n".join(found.names))
+            typer.echo("\n".join(compiled.names))
         else:
             said = "\n".join(output.hanging(line, 4) for line in report.splitlines())
-            typer.echo(found.asm if whole else f"{loop.text}\n\n{said}" if loop else f"\n{said}")
+            typer.echo(compiled.asm if whole else f"{loop.text}\n\n{said}" if loop else f"\n{said}")
 
-    output.show(lambda: {"target": chip.name, "functions": found.names, "function": loop and loop.function,
+    output.show(lambda: {"target": chip.name, "functions": compiled.names, "function": loop and loop.function,
                          "loop": loop and loop.text, "counts": loop and loop.counts, "report": report.splitlines(),
-                         "asm": found.asm if whole else None}, say, json)
+                         "asm": compiled.asm if whole else None}, say, json)
 
 
 def _compiled(sizes: tuple[int | None, int | None, int | None], dtype: str, layout: str | None, chip: Any,

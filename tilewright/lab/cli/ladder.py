@@ -53,15 +53,15 @@ def cpu(
     from tilewright.targets import CpuTarget
 
     chip, dtype = common.target(target, CpuTarget), common.product(dtype)
-    found = [_cpu_step(name, step, chip, dtype) for name, step in CPU_STEPS.items()]
+    steps = [_cpu_step(name, step, chip, dtype) for name, step in CPU_STEPS.items()]
     headings = ["step", "vector FMAs", "loads", "registers", "spills", "product"]
-    rows = [[str(row[heading]) for heading in headings] for row in found]
-    ideas = output.listed((str(row["step"]), str(row["idea"])) for row in found)
-    output.show(lambda: {"target": chip.name, "dtype": dtype, "steps": found},
+    rows = [[str(row[heading]) for heading in headings] for row in steps]
+    ideas = output.listed((str(row["step"]), str(row["idea"])) for row in steps)
+    output.show(lambda: {"target": chip.name, "dtype": dtype, "steps": steps},
                 lambda: typer.echo(f"{dtype} on {chip.name}, hot loops\n\n"
                                    + output.table([headings, *rows], right=range(1, 5))
                                    + f"\n\n{ideas}\n\n{output.fill(CPU_LEGEND)}"), json)
-    if wrong := [f"{row['name']}: {row['wrong']}" for row in found if row["wrong"]]:
+    if wrong := [f"{row['name']}: {row['wrong']}" for row in steps if row["wrong"]]:
         output.fail(f"a product is wrong: {'; '.join(wrong)}")
 
 
@@ -133,29 +133,29 @@ def amd(
 
     chips = [common.target(chip, targets.AmdTarget) for chip in ([target] if target else targets.names("amd"))]
     chosen = [
-        (each, chip)
-        for each in ([name] if name else AMD_STEPS)
+        (step_name, chip)
+        for step_name in ([name] if name else AMD_STEPS)
         for chip in chips
-        if (name and target) or each not in AMD_STEPS or chip.name in AMD_STEPS[each].targets
+        if (name and target) or step_name not in AMD_STEPS or chip.name in AMD_STEPS[step_name].targets
     ]
 
     def text() -> None:
         typer.echo(f"{SIMULATED}\n")
         typer.echo(output.table([HEADINGS, *(row for row, _ in rows)]))
         typer.echo(f"\n{output.fill(LEGEND)}")
-        for each, chip in chosen if name or asm else ():
-            typer.echo("\n" + output.fill(f"{AMD_STEPS[each].title} on {chip.name}: {AMD_STEPS[each].idea}"))
+        for step_name, chip in chosen if name or asm else ():
+            typer.echo("\n" + output.fill(f"{AMD_STEPS[step_name].title} on {chip.name}: {AMD_STEPS[step_name].idea}"))
             if name:
-                typer.echo(f"\n{traffic.text(run.simulate_amd(each, chip)[0], output.width())}")
+                typer.echo(f"\n{traffic.text(run.simulate_amd(step_name, chip)[0], output.width())}")
             if asm:
-                typer.echo("\n" + "\n".join(line for line, _ in run.instructions(run.compiled(each, chip))))
+                typer.echo("\n" + "\n".join(line for line, _ in run.instructions(run.compiled(step_name, chip))))
 
     try:
-        rows = [_amd_step(*each) for each in chosen]
+        rows = [_amd_step(*step_name) for step_name in chosen]
         output.show(lambda: [dict(zip(HEADINGS, row)) | {"right": not wrong} for row, wrong in rows], text, json)
     except Fault as fault:
         output.fail(str(fault))
-    if wrong := [f"{each} on {chip.name}: {said}" for (each, chip), (_, said) in zip(chosen, rows) if said]:
+    if wrong := [f"{step_name} on {chip.name}: {said}" for (step_name, chip), (_, said) in zip(chosen, rows) if said]:
         output.fail(f"a product is wrong: {'; '.join(wrong)}")
 
 
@@ -185,21 +185,21 @@ def attention(
         raise typer.BadParameter(f"the ladder of attention is for CPUs and sm_90a, not {chip.name}")
     steps = [step for step in ATTENTION_STEPS.values() if step.runs_on(chip)]
     try:
-        found = [counted(step, chip, size, head) for step in steps]
+        counts = [counted(step, chip, size, head) for step in steps]
     except Fault as fault:
         output.fail(str(fault))
     headings = ["step", "launches", "global", "scores", "shared", "instructions", "matrix", "error"]
-    for row, step in zip(found, steps) if measure and isinstance(chip, CpuTarget) and chip.runnable else ():
+    for row, step in zip(counts, steps) if measure and isinstance(chip, CpuTarget) and chip.runnable else ():
         row["ms"] = milliseconds(step, chip, measure, head)
-    headings += ["ms"] * ("ms" in found[0])
+    headings += ["ms"] * ("ms" in counts[0])
     rows = [[f"{x:,}" if isinstance(x := row[name], int) else x if isinstance(x, str) else f"{x:.2g}"
-             for name in headings] for row in found]
-    ideas = output.listed((row["step"], row["idea"]) for row in found)
-    output.show(lambda: {"target": chip.name, "size": size, "head": head, "steps": found},
+             for name in headings] for row in counts]
+    ideas = output.listed((row["step"], row["idea"]) for row in counts)
+    output.show(lambda: {"target": chip.name, "size": size, "head": head, "steps": counts},
                 lambda: typer.echo(f"{size} queries and keys of {head} on {chip.name}, {SIMULATED}\n\n"
                                    + output.table([headings, *rows], right=range(1, len(headings)))
                                    + f"\n\n{ideas}\n\n{output.fill(ATTENTION_LEGEND)}"), json)
-    if wrong := [row["step"] for row in found if not row["right"]]:
+    if wrong := [row["step"] for row in counts if not row["right"]]:
         output.fail(f"wrong: {', '.join(wrong)}")
 
 
@@ -213,17 +213,17 @@ def _amd_step(name: str, chip: AmdTarget) -> tuple[list[str], str]:
     atom = step.atom(chip.name)
     used: Any = code.resources
     count = Counter(kind for _, kind in run.instructions(code))
-    _, whole = run.simulate_amd(name, chip, "integers")
+    _, run_of_all = run.simulate_amd(name, chip, "integers")
     _, random = run.simulate_amd(name, chip, "random")
     try:
         linked = f"{len(code.binary):,}"
     except lld.Missing:
         linked = "no linker"
-    exact = int((whole.c == whole.expected).sum())
+    exact = int((run_of_all.c == run_of_all.expected).sum())
     kinds = atom.a_format if atom.a_format == atom.b_format else f"{atom.a_format} by {atom.b_format}"
     counts = (atom.cycles[chip.name], count["load"], count["store"], count["vector"], used.vgprs,
               used.vgpr_spills + used.sgpr_spills)
-    row = [step.title, chip.name, atom.name, kinds, *map(str, counts), linked, f"{exact} of {whole.c.size} exact",
+    row = [step.title, chip.name, atom.name, kinds, *map(str, counts), linked, f"{exact} of {run_of_all.c.size} exact",
            f"{random.error:.1%} of the bound"]
     beyond = f"random numbers err by {random.error:.1%} of the bound" * (not random.error <= 1)
-    return row, check.difference(whole.c, whole.expected) or beyond
+    return row, check.difference(run_of_all.c, run_of_all.expected) or beyond

@@ -36,11 +36,11 @@ def loops(
     python = own.named(function, "FUNCTION")
     chip = None if target == "native" else common.target(target)
     try:
-        found = tw.optimize(python, *args, target=chip, timed=not without_device, progress=True)
+        optimized = tw.optimize(python, *args, target=chip, timed=not without_device, progress=True)
     except TypeError as error:
         raise BadInput(str(error)) from None
-    typer.echo(f"{found.nest}\n\n{found}")
-    for step in found.steps:
+    typer.echo(f"{optimized.nest}\n\n{optimized}")
+    for step in optimized.steps:
         ranks = getattr(step.found, "ranks", ())[:RANKS]
         for words, seconds in ranks:
             typer.echo(f"{1e6 * seconds:12.3g} us estimated: {words}")

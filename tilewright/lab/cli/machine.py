@@ -58,9 +58,9 @@ def doctor(
     from tilewright.lab.doctor import doctor
 
     with outputs.Progress(common.console(json == output.STDOUT), "measuring", 1.0) as bar:
-        found = doctor.report(quick, measure, forget, lambda what: bar.update(f"measuring {what} ..."))
-    output.show(lambda: found, lambda: typer.echo("\n".join(
-        output.hanging(line, 14) for line in doctor.lines(found))), json)
+        facts = doctor.report(quick, measure, forget, lambda what: bar.update(f"measuring {what} ..."))
+    output.show(lambda: facts, lambda: typer.echo("\n".join(
+        output.hanging(line, 14) for line in doctor.lines(facts))), json)
 
 
 def _selftest(path: Path, quick: bool, measure: bool, json: Path | None) -> None:
@@ -69,27 +69,27 @@ def _selftest(path: Path, quick: bool, measure: bool, json: Path | None) -> None
     if json not in (None, output.STDOUT):
         raise BadInput(f"with --selftest the file is named by --output; --json - prints it, not {json}")
     outputs.check(path)
-    found, quiet = selftest.begun(quick), json == output.STDOUT  # then only the record goes to standard output
-    count = len(found["missing"])
+    record, quiet = selftest.begun(quick), json == output.STDOUT  # then only the record goes to standard output
+    count = len(record["missing"])
 
     def what_is_left() -> str:
-        return f"{plural(len(found['kernels']), 'kernel')} of {count} are in {path}"
+        return f"{plural(len(record['kernels']), 'kernel')} of {count} are in {path}"
 
-    for words in selftest.heading(found):
+    for words in selftest.heading(record):
         typer.echo(words, err=quiet)
-    output.write_json(found, path)
+    output.write_json(record, path)
     with errors(what_is_left), outputs.Progress(common.console(quiet), plural(count, "kernel"), count) as bar:
-        for each in selftest.tries(found, quick, measure):
-            if isinstance(each, str):
-                bar.update(each)
+        for outcome in selftest.tries(record, quick, measure):
+            if isinstance(outcome, str):
+                bar.update(outcome)
                 continue
-            output.write_json(found, path)
+            output.write_json(record, path)
             bar.advance()
-            typer.echo(selftest.line(each), err=quiet)
-    typer.echo(f"{selftest.summary(found)} All of it is in {path}.", err=quiet)
+            typer.echo(selftest.line(outcome), err=quiet)
+    typer.echo(f"{selftest.summary(record)} All of it is in {path}.", err=quiet)
     if quiet:
-        output.write_json(found, output.STDOUT)
-    if not all(kernel["right"] for kernel in found["kernels"]):
+        output.write_json(record, output.STDOUT)
+    if not all(kernel["right"] for kernel in record["kernels"]):
         raise typer.Exit(1)
 
 

@@ -129,7 +129,7 @@ def _list(arch: str | None) -> list[list[str]]:
             kinds = atom.a_format if atom.a_format == atom.b_format else f"{atom.a_format} {atom.b_format}"
             rows.append([atom.name, f"{atom.m}x{atom.n}x{atom.k}", str(atom.blocks), kinds, atom.c_format,
                          "+".join(str(x.registers) for x in (atom.a, atom.b, atom.c)),
-                         *(str(atom.cycles.get(each, "-")) for each in MANUALS)])
+                         *(str(atom.cycles.get(manual, "-")) for manual in MANUALS)])
     return rows
 
 
@@ -179,17 +179,17 @@ def peak(
     from tilewright.atoms.amd import find
     from tilewright.lab.measure import gpu_peaks as peaks
 
-    found = common.target(chip)
-    if isinstance(found, targets.CpuTarget):
-        return _cpu_peak(found, chip == "native", cores, clock and clock * 1e9, json)
+    model = common.target(chip)
+    if isinstance(model, targets.CpuTarget):
+        return _cpu_peak(model, chip == "native", cores, clock and clock * 1e9, json)
     if cores or clock:
         raise BadInput(f"--cores and --clock are for CPUs, and {chip} is a GPU, whose data have both")
-    rows, amd = peaks.peaks(found), isinstance(found, targets.AmdTarget)
-    units = f"{found.cus} compute units, {found.matrix_cores} Matrix Cores" if amd else f"{found.sms} SMs"
-    source, rates = found.source("clock").removeprefix("default: "), peaks.source(found)
+    rows, amd = peaks.peaks(model), isinstance(model, targets.AmdTarget)
+    units = f"{model.cus} compute units, {model.matrix_cores} Matrix Cores" if amd else f"{model.sms} SMs"
+    source, rates = model.source("clock").removeprefix("default: "), peaks.source(model)
 
     def text() -> None:
-        typer.echo(f"{found.model} ({found.name}): {units}, {found.clock / 1e6:.0f} MHz")
+        typer.echo(f"{model.model} ({model.name}): {units}, {model.clock / 1e6:.0f} MHz")
         base = next(x.flops for x in rows if x.format == "f32")
         typer.echo(output.table([
             ["A, B", "instruction", "cycles" if amd else "multiply-adds/clock", "peak", "over f32"],
@@ -204,7 +204,7 @@ def peak(
                    "TFLOP/s")
         typer.echo(f"rates: {rates}\nclock: {source}")
 
-    output.show(lambda: {"model": found.model, "target": found.name, "units": units, "clock_hz": found.clock,
+    output.show(lambda: {"model": model.model, "target": model.name, "units": units, "clock_hz": model.clock,
                          "peaks": [{"format": x.format, "instruction": x.instruction, "flops_per_second": x.flops}
                                    for x in rows], "rates_source": rates, "clock_source": source}, text, json)
     return None

@@ -68,7 +68,7 @@ def plain(x: Any) -> Any:
     if isinstance(x, dict):
         return {str(key): plain(value) for key, value in x.items()}
     if isinstance(x, (list, tuple, set, frozenset)):
-        return [plain(each) for each in x]
+        return [plain(item) for item in x]
     if is_dataclass(x) and not isinstance(x, type):
         return plain(asdict(x))
     if hasattr(x, "item") and getattr(x, "ndim", 1) == 0:  # a NumPy scalar

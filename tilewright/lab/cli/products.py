@@ -147,8 +147,8 @@ def _problem(step: str | None, sizes: tuple[int, int, int], dtype: str | None, l
     from tilewright.targets import CpuTarget
 
     if step:
-        found = steps.step(step, chip)
-        dtype, layout = dtype or found.formats[0], layout or found.layout
+        ladder_step = steps.step(step, chip)
+        dtype, layout = dtype or ladder_step.formats[0], layout or ladder_step.layout
     (m, n, k), problem = sizes, common.problem(*sizes, dtype or "f32", layout, batch)
     most = MOST["cpu" if isinstance(chip, CpuTarget) else "gpu"]
     if batch * m * n * k > most and not anyway:

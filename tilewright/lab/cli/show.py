@@ -60,18 +60,18 @@ def _figure(name: str, to: Path | None) -> None:
     from tilewright.lab.drawing.catalogue import FIGURES, find
 
     if name == "list":
-        typer.echo(output.listed((key, found.title if found.drawn or found.measured else f"not drawn: {found.reason}")
-                                 for key, found in FIGURES.items()))
+        typer.echo(output.listed((key, drawn.title if drawn.drawn or drawn.measured else f"not drawn: {drawn.reason}")
+                                 for key, drawn in FIGURES.items()))
         return
-    found = find(name)
-    if found.drawn:
-        save(found.drawn(), to)
-    elif found.measured:
-        save(_row(found), to)
+    drawn = find(name)
+    if drawn.drawn:
+        save(drawn.drawn(), to)
+    elif drawn.measured:
+        save(_row(drawn), to)
     else:
-        raise BadInput(f"{found.key} is not drawn: {found.reason}")
+        raise BadInput(f"{drawn.key} is not drawn: {drawn.reason}")
     if to is not None:
-        typer.echo(output.fill(f"{found.title}. {found.caption}"))
+        typer.echo(output.fill(f"{drawn.title}. {drawn.caption}"))
 
 
 def _row(figure: Any) -> str:
@@ -163,9 +163,9 @@ def _plan(text: str | None, chip: Any) -> Any:
 
 def _numbers(arguments: list[str]) -> list[int]:
     try:
-        found = [int(x) for x in arguments]
+        values = [int(x) for x in arguments]
     except ValueError:
         raise BadInput(f"M, N and K are whole numbers, not {' '.join(arguments)}") from None
-    if len(found) != 3:
-        raise BadInput(f"give three sizes, M N K, not {len(found)}")
-    return found
+    if len(values) != 3:
+        raise BadInput(f"give three sizes, M N K, not {len(values)}")
+    return values

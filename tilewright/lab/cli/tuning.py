@@ -89,10 +89,10 @@ def measure(
         return _step(step, (m, n, k), target, time_limit, candidates, json)
     if attention is None and (m is None or n is None or k is None):
         raise BadInput("Missing argument: give M, N and K, --attention or --step")
-    found: list[Result] = []
+    results: list[Result] = []
 
     def what_is_left() -> str:
-        done = ", ".join(plural(each.threads, "thread") for each in found)
+        done = ", ".join(plural(one.threads, "thread") for one in results)
         return f"what was measured with {done} is kept" if done else "nothing of this run was kept"
 
     with errors(what_is_left):
@@ -111,11 +111,11 @@ def measure(
                 result = tw.tune(problem, chip, threads=count, time_limit=limit, candidates=candidates, vendor=vendor,
                                  despite_load=despite_load,
                                  listen=_listener(bar, limit, count and plural(count, "thread")))
-            found.append(result)
+            results.append(result)
             if json != output.STDOUT:
                 typer.echo(result.text(output.width()))
         if json is not None:
-            output.write_json([_record(x) for x in found], json)
+            output.write_json([_record(x) for x in results], json)
     return None
 
 

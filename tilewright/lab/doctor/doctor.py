@@ -65,18 +65,18 @@ def versions(*more: str) -> dict[str, str]:
 def nvidia() -> dict[str, Any]:
     """The GPUs that CUDA shows, or why there is none; and the assembler that `tilewright asm` asks for registers."""
     targets = [_gpu(target(name)) for name in names("gpu")]
-    found: dict[str, Any] = {"devices": [], "without": driver.why_not(), "targets": targets}
+    facts: dict[str, Any] = {"devices": [], "without": driver.why_not(), "targets": targets}
     try:
-        found["ptxas"] = str(ptxas.find())
+        facts["ptxas"] = str(ptxas.find())
     except ptxas.Missing:
-        found["ptxas"] = None
-    for here in () if found["without"] else map(driver.device, range(driver.count())):
+        facts["ptxas"] = None
+    for here in () if facts["without"] else map(driver.device, range(driver.count())):
         try:
             record = _gpu(here.target)
         except driver.Unavailable as old:
             record = {"name": "", "model": here.name, "why_not": str(old)}
-        found["devices"].append({**record, "capability": list(here.capability), "memory": here.memory})
-    return found
+        facts["devices"].append({**record, "capability": list(here.capability), "memory": here.memory})
+    return facts
 
 
 def _gpu(t: GpuTarget) -> dict[str, Any]:
@@ -86,13 +86,13 @@ def _gpu(t: GpuTarget) -> dict[str, Any]:
 
 def amd() -> dict[str, Any]:
     """The GPUs that HIP shows, or why there is none; and the linker that makes code objects for them."""
-    found: dict[str, Any] = {"devices": [], "without": module.why_not(), "targets": names("amd")}
+    facts: dict[str, Any] = {"devices": [], "without": module.why_not(), "targets": names("amd")}
     try:
-        found["linker"], found["without_linker"] = " ".join(lld.find()), ""
+        facts["linker"], facts["without_linker"] = " ".join(lld.find()), ""
     except lld.Missing as missing:
-        found["linker"], found["without_linker"] = None, str(missing)
-    if found["without"]:
-        return found
+        facts["linker"], facts["without_linker"] = None, str(missing)
+    if facts["without"]:
+        return facts
     for here in map(module.device, range(module.count())):
         record: dict[str, Any] = {"name": here.name, "arch": here.arch, "memory": here.memory}
         try:
@@ -100,8 +100,8 @@ def amd() -> dict[str, Any]:
             record |= {"cus": t.cus, "clock_hz": t.clock, "bandwidth": t.bandwidth}
         except module.Unavailable as other:
             record["why_not"] = str(other)
-        found["devices"].append(record)
-    return found | {"hip": module.version()}
+        facts["devices"].append(record)
+    return facts | {"hip": module.version()}
 
 
 def amd_words(gpu: dict[str, Any]) -> str:
@@ -125,16 +125,16 @@ def _kernel_cache() -> dict[str, Any]:
 
 def _peers() -> dict[str, str | None]:
     """What `tilewright bench` can compare with: version, None where it is not installed."""
-    found: dict[str, str | None] = {}
+    peers: dict[str, str | None] = {}
     try:
         blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
-        found["NumPy"] = f"{np.__version__} with {blas['name']} {blas['version']}"
+        peers["NumPy"] = f"{np.__version__} with {blas['name']} {blas['version']}"
     except (KeyError, TypeError):
-        found["NumPy"] = np.__version__
+        peers["NumPy"] = np.__version__
     for library in peer.libraries():
         if library.device == peer.CPU and library.load and library.wheel:
-            found[library.name] = installed(library.wheel).get(library.wheel)
-    return found
+            peers[library.name] = installed(library.wheel).get(library.wheel)
+    return peers
 
 
 def _ceilings(quick: bool, measured: bool, forget: bool, progress: Callable[[str], None]) -> dict[str, Any]:
@@ -150,7 +150,7 @@ def _gpu_ceilings(quick: bool, measured: bool, progress: Callable[[str], None]) 
     """Ceilings of every model of GPU in this machine, if it is known."""
     if measured:
         return gpu_probes.renew(quick, progress)
-    known = {each.model: each for on, _ in gpu_probes.devices() if (each := gpu_probes.remembered(on.target))}
+    known = {ceiling.model: ceiling for on, _ in gpu_probes.devices() if (ceiling := gpu_probes.remembered(on.target))}
     return [*known.values()]
 
 

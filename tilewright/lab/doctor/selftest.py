@@ -116,10 +116,10 @@ def run(wanted: Sequence[int], emit: Emit, timed: bool = True) -> None:
         kernel = KERNELS[number]
         emit("trying", kernel=number)
         try:
-            found = examine(kernel if timed else replace(kernel, large=None), gpus.get(kernel.target))
+            outcome = examine(kernel if timed else replace(kernel, large=None), gpus.get(kernel.target))
         except Exception as error:
-            found = failed(kernel, f"{type(error).__name__}: {error}") | {"traceback": traceback.format_exc()}
-        emit("found", found=found)
+            outcome = failed(kernel, f"{type(error).__name__}: {error}") | {"traceback": traceback.format_exc()}
+        emit("found", found=outcome)
 
 
 def failed(kernel: Entry, why: str) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def examine(entry: Entry, on: module.Device | None) -> dict[str, Any]:
     except lld.Missing:
         linker = False
     hardware = on is not None and linker
-    found: dict[str, Any] = {"name": entry.name, "target": entry.target, "cases": [],
+    outcome: dict[str, Any] = {"name": entry.name, "target": entry.target, "cases": [],
                              "ran": "on hardware" if hardware else "simulated, not run on hardware"}
     for case in (*entry.small, *([entry.large] if entry.large and hardware else [])):
         began = time.perf_counter()
@@ -150,29 +150,29 @@ def examine(entry: Entry, on: module.Device | None) -> dict[str, Any]:
             by, name = case.placed(kernel)
             calls, wrong = by.tried(name), by.wrong()
             if case is entry.large and not wrong:
-                found["time"] = _timed(case, by, calls)
+                outcome["time"] = _timed(case, by, calls)
         else:
             wrong = case.simulated(kernel)
-        found["cases"].append(said | {"right": not wrong, "wrong": wrong or ""})
-    return found | {"right": all(case["right"] for case in found["cases"])}
+        outcome["cases"].append(said | {"right": not wrong, "wrong": wrong or ""})
+    return outcome | {"right": all(case["right"] for case in outcome["cases"])}
 
 
 def _timed(case: Product, by: OnDevice, calls: Sequence[Call]) -> dict[str, Any]:
     """Turns of at least 10 ms, one after the other on one stream, and torch's beside them where it has the product."""
     sample = interleave({"ours": calls}, RULES, track=by.track)["ours"]
     seconds = sample.spread.median
-    found = {"case": str(case), "seconds": seconds, "seconds_of_turns": list(sample.seconds),
+    outcome = {"case": str(case), "seconds": seconds, "seconds_of_turns": list(sample.seconds),
              "operations_per_second": case.problem.flops / seconds,
              "bytes_per_second": case.problem.min_bytes / seconds}
 
     def hear(event: str, **details: Any) -> None:
         if event == "vendor":
-            found.update(torch=details["name"], torch_over_ours=details["ratio"])
+            outcome.update(torch=details["name"], torch_over_ours=details["ratio"])
     try:
         by.compare(SimpleNamespace(vendor=True), calls, hear)   # type: ignore[arg-type]
     except Exception as error:          # torch is not for ROCm, or has no such product
-        found["torch"] = f"{type(error).__name__}: {error}".partition("\n")[0]
-    return found
+        outcome["torch"] = f"{type(error).__name__}: {error}".partition("\n")[0]
+    return outcome
 
 
 # ---- text

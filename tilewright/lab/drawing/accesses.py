@@ -36,12 +36,12 @@ class At:
 def lanes_of(event: Event, warp: int, lanes: int = 32) -> dict[int, list[int]]:
     """Lane → the elements of the array that it accesses."""
     assert event.at is not None
-    found = {}
+    touched = {}
     for i, thread in enumerate(event.threads.tolist()):
         if thread // lanes == warp:
             there = range(event.width) if event.mask is None else np.flatnonzero(event.mask[:, i]).tolist()
-            found[thread % lanes] = [int(event.at[i]) + e for e in there]
-    return found
+            touched[thread % lanes] = [int(event.at[i]) + e for e in there]
+    return touched
 
 
 def first_warp(event: Event, lanes: int = 32) -> int:
@@ -52,16 +52,16 @@ def turns(event: Event, warp: int, lanes: int = 32, banks: int = 32) -> dict[tup
     """(lane, word) → (phase, pass of the phase, bank): which pass delivers each word, in the order of addresses."""
     phase: Any = event.costs()[warp].phase
     words: dict[tuple[int, int], list[int]] = defaultdict(list)         # (phase, bank) → its words
-    found = {}
+    order = {}
     for lane, elements in lanes_of(event, warp, lanes).items():
         for e, element in enumerate(elements):
             first = element * event.item // WORD
             for word in range(first, first + max(event.item // WORD, 1)):
-                found[lane, word] = int(phase[e, lane]), word % banks
-    for (_, word), place in sorted(found.items(), key=lambda item: item[0][1]):
+                order[lane, word] = int(phase[e, lane]), word % banks
+    for (_, word), place in sorted(order.items(), key=lambda item: item[0][1]):
         if word not in words[place]:
             words[place].append(word)
-    return {(lane, word): (turn, words[turn, bank].index(word), bank) for (lane, word), (turn, bank) in found.items()}
+    return {(lane, word): (turn, words[turn, bank].index(word), bank) for (lane, word), (turn, bank) in order.items()}
 
 
 def passes(found: dict[tuple[int, int], tuple[int, int, int]]) -> int:
@@ -76,10 +76,10 @@ def banks(title: str, event: Event, lanes: int = 32, there: int = 32, words: boo
     """A row for each lane, a column for each of the banks that there are: which banks a lane's words are in, and the
     pass that delivers them. `words`: also which word of the array comes first."""
     warp = first_warp(event, lanes)
-    cost, found = event.costs()[warp], turns(event, warp, lanes, there)
+    cost, turn_of = event.costs()[warp], turns(event, warp, lanes, there)
     size, left = 13.4 * 32 / there, 56
     pen = Svg(title, 580 if words else 500)
-    cells = {(lane, bank): (turn, at) for (lane, _), (turn, at, bank) in found.items()}
+    cells = {(lane, bank): (turn, at) for (lane, _), (turn, at, bank) in turn_of.items()}
 
     def cell(lane: int, bank: int) -> Cell | None:
         if (lane, bank) not in cells:
@@ -96,9 +96,9 @@ def banks(title: str, event: Event, lanes: int = 32, there: int = 32, words: boo
     pen.text(0, y, what, 13)
     pen.text(0, y + 20, f"{_times(int(cost.moved), 'pass', 'es')} over the banks, where {int(cost.ideal)} would do", 13,
              "red" if cost.moved > cost.ideal else "green", bold=True)
-    phases = sorted({turn for turn, _, _ in found.values()})
+    phases = sorted({turn for turn, _, _ in turn_of.values()})
     entries = [(ROUND[turn % 4], 0.25, f"turn {turn + 1}") for turn in phases] if len(phases) > 1 else []
-    if any(at for _, at, _ in found.values()):
+    if any(at for _, at, _ in turn_of.values()):
         entries.append(("red", 0.85, "waits for a pass before it"))
     key(pen, 0, y + 42, entries, 470)
     return pen

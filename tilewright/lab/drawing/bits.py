@@ -14,8 +14,8 @@ def parts(format: Any) -> list[tuple[str, int]]:
     """(what, how many bits) from the highest bit down; of integers and others one part."""
     if not hasattr(format, "mantissa"):
         return [("number", format.bits)]
-    found = [("sign", int(format.signed)), ("exponent", format.exponent), ("mantissa", format.mantissa)]
-    return [(what, bits) for what, bits in found if bits]
+    fields = [("sign", int(format.signed)), ("exponent", format.exponent), ("mantissa", format.mantissa)]
+    return [(what, bits) for what, bits in fields if bits]
 
 
 def row(pen: Svg, x: float, y: float, format: Any, size: float, digits: str = "", high: float = 0,

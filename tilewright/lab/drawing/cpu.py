@@ -200,23 +200,23 @@ def kernel_registers(title: str) -> Svg:
 def allocation() -> dict[str, tuple[str, int, int]]:
     """Register → ("acc", row of the tile, vector in it), ("b", 0, vector) or ("a", 0, 0), from the compiled loop."""
     code: Any = run.compiled("registers", chip())
-    found: dict[str, tuple[str, int, int]] = {}
+    registers: dict[str, tuple[str, int, int]] = {}
     sums, rows = 0, list[str]()
     loop = code.loop().text
     for line in re.findall(r"vmovups\s+(-?\d*)\(.*%(ymm\d+)", loop):
         rows.append(line[1])
-        found[line[1]] = ("b", 0, int(line[0] or 0))
-    offsets = sorted(at for _, _, at in found.values())
-    found = {name: ("b", 0, offsets.index(at)) for name, (_, _, at) in found.items()}
+        registers[line[1]] = ("b", 0, int(line[0] or 0))
+    offsets = sorted(at for _, _, at in registers.values())
+    registers = {name: ("b", 0, offsets.index(at)) for name, (_, _, at) in registers.items()}
     for line in loop.splitlines():
         names = re.findall(r"%(ymm\d+)", line)
         if "vbroadcast" in line:
-            found[names[-1]] = ("a", 0, 0)
+            registers[names[-1]] = ("a", 0, 0)
         elif "vfmadd" in line:
-            vector = next(found[name][2] for name in names[:-1] if name in rows)
-            found[names[-1]] = ("acc", sums // tile().NV, vector)
+            vector = next(registers[name][2] for name in names[:-1] if name in rows)
+            registers[names[-1]] = ("acc", sums // tile().NV, vector)
             sums += 1
-    return found
+    return registers
 
 
 @figure("mm256_loadu", "A vector load",

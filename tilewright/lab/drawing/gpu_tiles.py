@@ -26,8 +26,8 @@ def cta_tile(title: str, rows: int, columns: int, depth: int) -> Svg:
     trio.side("B", "above", str(columns), (j, j + columns))
     trio.side("A", "below", str(depth), (p, p + depth), "violet")
     y = trio.place("C").y + trio.place("C").h + 38
-    each = (rows*depth + depth*columns) * 4
-    pen.text(0, y, f"shared memory: {rows} x {depth} of A and {depth} x {columns} of B, {each:,} bytes", 0, "violet")
+    size = (rows*depth + depth*columns) * 4
+    pen.text(0, y, f"shared memory: {rows} x {depth} of A and {depth} x {columns} of B, {size:,} bytes", 0, "violet")
     return pen
 
 
@@ -111,7 +111,7 @@ def levels(title: str) -> Svg:
     pen = Svg(title, 680)
     warp, lane = 6, 9
     rows, columns = blocks(32*warp + lane)
-    top, left = (min(blocks(32*warp + each)[side][0] for each in range(32)) for side in (0, 1))
+    top, left = (min(blocks(32*warp + l)[side][0] for l in range(32)) for side in (0, 1))
     size = 190
 
     def picture(at: int, name: str, m: int, n: int, k: int, part: Rect | None, words: str) -> Trio:

@@ -44,10 +44,10 @@ add("mem_align", "Vector loads and the length of rows",
 @figure("ptxas", "From Python to machine code",
         "The stages of compilation of the ladder's sixth kernel, and how long the code is in each.")
 def ptxas(title: str) -> Svg:
-    found = code("padded")
-    operations = sum(1 for _ in found.function.walk())
-    llvm = sum(line.startswith("  ") for line in found.llvm.splitlines())
-    ptx = sum(line.strip().endswith(";") and not line.strip().startswith(".") for line in found.asm.splitlines())
+    listing = code("padded")
+    operations = sum(1 for _ in listing.function.walk())
+    llvm = sum(line.startswith("  ") for line in listing.llvm.splitlines())
+    ptx = sum(line.strip().endswith(";") and not line.strip().startswith(".") for line in listing.asm.splitlines())
     return memory.route(title, [
         ("a Python function", "gpu06_padded.py"), ("a recorded kernel", f"{operations} operations"),
         ("LLVM IR", f"{llvm:,} instructions"), ("PTX", f"{ptx:,} instructions"), ("machine code", f"of {CHIP}")], [

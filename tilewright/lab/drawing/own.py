@@ -69,17 +69,17 @@ def panels(title: str) -> Svg:
     from tilewright.lab.drawing.records import packed
     pen, y = Svg(title, 620), 0.0
     for name, hue, rows, columns in (("A", "blue", 9, 8), ("B", "orange", 5, 20)):
-        order, panel, whole = packed(name, rows, columns)
+        order, panel, count = packed(name, rows, columns)
         size = 27.0 if name == "A" else 29.0
-        many = whole // (panel * (columns if name == "A" else rows))
+        many = count // (panel * (columns if name == "A" else rows))
 
         def cell(r: int, c: int, order: Mapping[tuple[int, int], int] = order, panel: int = panel,
                  by_rows: bool = name == "A") -> Cell:
             return Cell(ROUND[(r if by_rows else c) // panel], 0.3, str(order[r, c]))
         grid(pen, 0, y, rows, columns, size, cell, high=22, text=11, name=f"{name}, {rows} x {columns}", hue=hue)
         y += rows*22 + 20
-        pen.text(0, y, f"{many} panels of {panel} {'rows' if name == 'A' else 'columns'}: {whole} numbers in memory, "
-                 f"{whole - rows*columns} of them zeros", 13, "soft")
+        pen.text(0, y, f"{many} panels of {panel} {'rows' if name == 'A' else 'columns'}: {count} numbers in memory, "
+                 f"{count - rows*columns} of them zeros", 13, "soft")
         y += 44
     return pen
 

@@ -31,11 +31,11 @@ def grid(pen: Svg, x: float, y: float, rows: int, columns: int, size: float,
     words = []
     for r in range(rows):
         for c in range(columns):
-            at, found = (x + c*size, y + r*high), cell(r, c)
-            look = (found.hue, found.shade) if found and found.hue else ("", 0)
+            at, square = (x + c*size, y + r*high), cell(r, c)
+            look = (square.hue, square.shade) if square and square.hue else ("", 0)
             looks[look].append(at)
-            if found and found.text:
-                words.append((*at, found.text, found.shade))
+            if square and square.text:
+                words.append((*at, square.text, square.shade))
     line, width = ("edge", 0.6) if size >= 5 else ("back", 0.3)
     for (filled, shade), places in looks.items():
         if tip is None:

@@ -100,8 +100,8 @@ def packed(name: str, rows: int, columns: int) -> tuple[dict[tuple[int, int], in
     panel = tile.MR if name == "A" else tile.NR
     emit = cpu4_blocked.emit_pack_a if name == "A" else cpu4_blocked.emit_pack_b
     x = np.arange(1, rows*columns + 1, dtype=np.float32).reshape(rows, columns)
-    whole = -(-rows // panel) * panel * columns if name == "A" else rows * -(-columns // panel) * panel
-    memory = np.zeros(whole, np.float32)
+    elements = -(-rows // panel) * panel * columns if name == "A" else rows * -(-columns // panel) * panel
+    memory = np.zeros(elements, np.float32)
     simulator.run(emit(chip, "f32"), rows, columns, x, columns, memory)
-    found = {divmod(int(number) - 1, columns): at for at, number in enumerate(memory.tolist()) if number}
-    return found, panel, whole
+    positions = {divmod(int(number) - 1, columns): at for at, number in enumerate(memory.tolist()) if number}
+    return positions, panel, elements

@@ -17,13 +17,13 @@ Places = dict[tuple[int, int], int]     # (row, column) → thread
 
 def places(events: Sequence[Event], columns: int, threads: int = 256) -> Places:
     """Which thread accesses which element of an array with rows of so many elements."""
-    found: Places = {}
+    positions: Places = {}
     for event in events:
         assert event.at is not None
         for thread, at in zip(event.threads.tolist(), event.at.tolist()):
             for e in range(event.width):
-                found[divmod(at + e, columns)] = thread % threads
-    return found
+                positions[divmod(at + e, columns)] = thread % threads
+    return positions
 
 
 def _thread(found: Places, colours: int = 16) -> object:
@@ -56,21 +56,21 @@ def transposed(title: str, loads: Sequence[Event], stores: Sequence[Event], dept
 def straight(title: str, loads: Sequence[Event], columns: int) -> Svg:
     """B's tile: which warp loads which row, and which lane which elements of it."""
     pen, unit = Svg(title, 560, readable=DENSE), 4.1
-    found = places(loads, columns)
-    rows = max(row for row, _ in found) + 1
+    cells = places(loads, columns)
+    rows = max(row for row, _ in cells) + 1
 
     def cell(row: int, column: int) -> Cell:
-        thread = found[row, column]
+        thread = cells[row, column]
         return Cell(ROUND[thread // 32 % 8], 0.15 + 0.7 * (thread % 32) / 31)
     grid(pen, 0, 0, rows, columns, unit, cell, high=16, name="B", hue="orange", note=f"{rows} x {columns}")
     for row in range(rows):
-        pen.text(columns*unit + 6, row*16 + 13, f"warp {found[row, 0] // 32}", 0, "soft")
+        pen.text(columns*unit + 6, row*16 + 13, f"warp {cells[row, 0] // 32}", 0, "soft")
     for e, event in enumerate(loads):
         assert event.at is not None
         pen.text(int(event.at[0]) % columns * unit + 2, rows*16 + 15, f"load {e + 1}", 0, "soft")
     size, y = 16.4, rows*16 + 56
-    grid(pen, 0, y, 1, 32, size, lambda _, c: Cell(ROUND[found[0, c] // 32], 0.15 + 0.7 * (found[0, c] % 32) / 31,
-                                                 str(found[0, c])), high=20, text=10, name="the first load of warp 0",
+    grid(pen, 0, y, 1, 32, size, lambda _, c: Cell(ROUND[cells[0, c] // 32], 0.15 + 0.7 * (cells[0, c] % 32) / 31,
+                                                 str(cells[0, c])), high=20, text=10, name="the first load of warp 0",
          note="32 neighbours")
     pen.text(0, y + 42, "sB in shared memory is filled in the same order: no two lanes share a bank", 0, "soft")
     return pen
@@ -80,17 +80,17 @@ def scattered(title: str, event: Event, columns: int, rows: int = 32, wide: int 
     """One store of C by a warp that holds 4 x 4 blocks: the elements, and the sectors that they are in."""
     pen, unit = Svg(title, 560), 8.4
     warp = accesses.first_warp(event)
-    found = {divmod(elements[0], columns): lane for lane, elements in accesses.lanes_of(event, warp).items()}
-    top, left = min(row for row, _ in found) // rows * rows, min(column for _, column in found) // wide * wide
-    touched = {(row, column // 8) for row, column in found}
+    positions = {divmod(elements[0], columns): lane for lane, elements in accesses.lanes_of(event, warp).items()}
+    top, left = min(row for row, _ in positions) // rows * rows, min(column for _, column in positions) // wide * wide
+    touched = {(row, column // 8) for row, column in positions}
 
     def cell(row: int, column: int) -> Cell:
-        if (row + top, column + left) in found:
+        if (row + top, column + left) in positions:
             return Cell("green", 0.9)
         return Cell("red", 0.3) if (row + top, (column + left) // 8) in touched else Cell()
     grid(pen, 0, 0, rows, wide, unit, cell, name="C", hue="green", note=f"{rows} x {wide} of warp {warp}")
     cost = event.costs()[warp]
-    for (row, column), lane in found.items():
+    for (row, column), lane in positions.items():
         pen.text((column - left + 1.2)*unit, (row - top)*unit + 10, str(lane), 10)
     y = rows*unit + 20
     pen.text(0, y, f"one store of 32 lanes touches {int(cost.moved)} sectors of 32 bytes, where {int(cost.ideal)} "

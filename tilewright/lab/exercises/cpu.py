@@ -100,7 +100,7 @@ def agree_pair(pair: Any, name: str) -> tuple[int, int]:
 @exercise("cpu.micro", "write the micro-kernel")
 def micro(answer: Callable[..., Any]) -> str:
     target = targets.target(AVX2)
-    found: dict[tuple[int, int], HotLoop] = {}
+    loops: dict[tuple[int, int], HotLoop] = {}
     for MR, NV, kc in (6, 2, 9), (4, 3, 1), (1, 1, 0):
         a, b, c = integers(kc, MR), integers(kc, 8 * NV, seed=1), np.full((MR, 8 * NV), np.nan, np.float32)
         function = ask(answer, MR, NV)
@@ -113,8 +113,8 @@ def micro(answer: Callable[..., Any]) -> str:
                             f"MR={MR}, NV={NV}, kc={kc}, where {wanted} are enough: load each one once in a step of k, "
                             f"before the loops that multiply.")
         if kc > 1:
-            found[MR, NV] = hot_loop(assembly(function, target))
-    (loop,) = found.values()
+            loops[MR, NV] = hot_loop(assembly(function, target))
+    (loop,) = loops.values()
     if loop.hot_spills:
         raise Wrong(f"C is right, but the compiled loop moves {loop.hot_spills} vectors to memory and back: keep C in "
                     f"a k.tile, and store it after the loop.")

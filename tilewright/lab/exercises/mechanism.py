@@ -98,11 +98,11 @@ def _judge(found: Exercise, answer: tuple[Any, ...]) -> Verdict:
 
 def progress(book: str) -> None:
     """Print which exercises of a notebook are solved."""
-    found = of_book(book)
-    marks = [{True: "✓", False: "✗", None: "○"}[VERDICTS[x.name].solved] if x.name in VERDICTS else "○" for x in found]
-    for mark, x in zip(marks, found):
+    tasks = of_book(book)
+    marks = [{True: "✓", False: "✗", None: "○"}[VERDICTS[x.name].solved] if x.name in VERDICTS else "○" for x in tasks]
+    for mark, x in zip(marks, tasks):
         print(f"{mark} {x.name:22} {x.title}")
-    print(f"{marks.count('✓')} of {len(found)} solved")
+    print(f"{marks.count('✓')} of {len(tasks)} solved")
 
 
 class Picture:

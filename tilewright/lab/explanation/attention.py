@@ -52,15 +52,15 @@ def _computed(p: Attention) -> Iterator[str]:
     heads = f"{p.heads} heads" + f", {p.group} to a kv head" * (p.group > 1)
     yield (f"{plural(p.sequences, 'sequence')}{' by offsets' * p.ragged} of {heads}: {p.queries} queries by {p.keys} "
            f"keys{f', in pages of {p.page}' if p.page else ''}")
-    whole = p.heads * p.queries * p.keys * (1 if p.ragged else p.sequences)
+    pairs = p.heads * p.queries * p.keys * (1 if p.ragged else p.sequences)
     if p.band:
-        yield f"{p.band} mask: {p.pairs:,} of {whole:,} pairs of a query and a key, {p.pairs / max(whole, 1):.1%}"
+        yield f"{p.band} mask: {p.pairs:,} of {pairs:,} pairs of a query and a key, {p.pairs / max(pairs, 1):.1%}"
 
 
 def sections(there: Space, plan: Any, cost: Cost) -> tuple[Section, ...]:
     p: Attention = there.problem
-    whole = p.heads * p.queries * p.keys * (1 if p.ragged else p.sequences)
-    stored = whole * FORMATS[p.sums].bits // 8
+    pairs = p.heads * p.queries * p.keys * (1 if p.ragged else p.sequences)
+    stored = pairs * FORMATS[p.sums].bits // 8
     own = sum(p.bytes.values())
     online = (f"scores in memory would take {size(stored)}, written once and read at least twice: "
               f"{size(3*stored + own)} in place of {size(own)}, {(3*stored + own) / max(own, 1):.1f} times as much",

@@ -101,10 +101,10 @@ def einsum_path(*operands: Any, out: Any = None, out_dtype: Any = None, optimize
     place = api.place_of(target, terms.output) if target is not None and target.dtype == result else None
     api.pairwise(notes, arrays, terms, path, result, place)
     text = f"{','.join(map(_shown, terms.inputs))}->{_shown(terms.output)}"
-    found = Explanation(text, {str(label): extent for label, extent in terms.sizes.items()},
+    explanation = Explanation(text, {str(label): extent for label, extent in terms.sizes.items()},
                         tuple(str(x.dtype) for x in arrays) + (str(result),), limit, tuple(map(tuple, path)),
                         tuple(notes.steps))
-    return ["einsum_path", *found.path], found
+    return ["einsum_path", *explanation.path], explanation
 
 
 class _Notes(api.Work):
@@ -168,11 +168,11 @@ def _by_tables(x: Operands, threads: int) -> Any:
 
 
 def _read(recipe: Any) -> tuple[tuple[str, str], ...]:
-    found = []
+    axes = []
     for name, by in zip("ABC", recipe.tables):
         lines, verb = ("columns", "stored") if name == "C" else ("rows" if name == "A" else "columns", "packed")
         if by is None:
-            found.append((name, f"{verb} with one stride for each index"))
+            axes.append((name, f"{verb} with one stride for each index"))
             continue
         how = {"across": f"{lines} that lie side by side {verb} by vectors"
                          + (f", of which each meets up to {by.pieces} runs" if by.pieces > 1 else ""),
@@ -180,8 +180,8 @@ def _read(recipe: Any) -> tuple[tuple[str, str], ...]:
                "squares": f"{verb} in squares of {by.pieces} x {by.pieces}" if name == "B" else
                           f"stored in runs of {by.pieces} columns",
                "any": f"{verb} element by element"}[by.kind]
-        found.append((name, how))
-    return tuple(found)
+        axes.append((name, how))
+    return tuple(axes)
 
 
 def _as_matrices(x: Operands, threads: int) -> tuple[Shape, CpuPlan, CpuTarget, str, tuple[tuple[str, str], ...]]:
@@ -204,6 +204,6 @@ def _as_matrices(x: Operands, threads: int) -> tuple[Shape, CpuPlan, CpuTarget, 
     if operands[2].dtype != sums and not engine.finishes(sums, dtype, m, n, k):
         operands[2] = np.empty((m, n), sums)
     a, b, c = operands
-    found = engine.planned(engine.lowered(a, b, c, threads, amx.permitted(detect()), None)[0])
+    planned = engine.planned(engine.lowered(a, b, c, threads, amx.permitted(detect()), None)[0])
     how = "copied to matrices" if reads else "matrices as they lie"
-    return found.shape, found.plan, found.target, how, tuple(reads)
+    return planned.shape, planned.plan, planned.target, how, tuple(reads)

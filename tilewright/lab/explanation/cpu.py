@@ -131,12 +131,12 @@ def tiles(there: Space, p: CpuPlan) -> tuple[Tile, ...]:
     shape, t = there.shape, there.chip
     s, size = shape.swapped if p.swap else shape, shape.itemsize
     m, n, k = s.m, s.n, s.k
-    whole = Tile("C^T" if p.swap else "C", {"m": m, "n": n, "k": k}, 1, "memory", (m*k + k*n + m*n) * size)
+    matrix = Tile("C^T" if p.swap else "C", {"m": m, "n": n, "k": k}, 1, "memory", (m*k + k*n + m*n) * size)
     if p.algorithm == "stream":
-        return whole, Tile("rows", {"m": p.mr, "n": n, "k": min(p.nr, k)}, -(-m // p.mr), "L1", p.mr*n*size, t.l1d)
+        return matrix, Tile("rows", {"m": p.mr, "n": n, "k": min(p.nr, k)}, -(-m // p.mr), "L1", p.mr*n*size, t.l1d)
     if p.algorithm == "dots":
         lanes = t.lanes(size)
-        return whole, Tile("dot products", {"m": p.mr, "n": min(p.nr, n), "k": lanes}, -(-m // p.mr) * -(-n // p.nr),
+        return matrix, Tile("dot products", {"m": p.mr, "n": min(p.nr, n), "k": lanes}, -(-m // p.mr) * -(-n // p.nr),
                            "registers", p.mr * p.nr * t.vector_bytes, t.registers * t.vector_bytes)
     kc = min(p.kc or k, k)
     outer: tuple[Tile, ...] = ()
@@ -153,7 +153,7 @@ def tiles(there: Space, p: CpuPlan) -> tuple[Tile, ...]:
     panel = Tile("panel of B", {"m": rows, "n": nr, "k": kc}, -(-columns // p.nr), "L1", kc*p.nr*size, t.l1d)
     have = AMX if s.tiles else t.registers * t.vector_bytes
     used = AMX // 2 if s.tiles else _registers(p, t.lanes(size)) * t.vector_bytes
-    return whole, *outer, panel, Tile("tile", {"m": mr, "n": nr, "k": 1}, -(-rows // p.mr),
+    return matrix, *outer, panel, Tile("tile", {"m": mr, "n": nr, "k": 1}, -(-rows // p.mr),
                                       "tile registers" if s.tiles else "registers", used, have)
 
 

@@ -46,5 +46,5 @@ def _operands(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget, once: int) -
     wide = min(ceil(together / min(plan.group_m, tiles_m)), tiles_n)
     high = min(ceil(together / wide), tiles_m)
     groups = high / min(plan.group_m, high) if plan.resident(shape, target) > 1 else 1
-    each = (high*rows*s.bits[0] + groups*wide*columns*s.bits[1]) * s.k // 8
-    return int(each * s.batch * tiles_m * tiles_n * plan.split_k / together)
+    bytes_of_tile = (high*rows*s.bits[0] + groups*wide*columns*s.bits[1]) * s.k // 8
+    return int(bytes_of_tile * s.batch * tiles_m * tiles_n * plan.split_k / together)

@@ -73,11 +73,11 @@ def explain(what: Any, *args: Any, target: Any = None, plan: Any = None, measure
     if not kernel.is_one(what):
         asked.problem(what)
     _only(what, plan=plan, algorithm=algorithm, threads=threads, simulate=simulate or None)
-    found = kernel.explain(what, args, target, grid, measure)
+    explanation = kernel.explain(what, args, target, grid, measure)
     if not isinstance(what, Function):
-        return found
+        return explanation
     from tilewright.lab.explanation import product
-    return product.compared(found, what, args, grid, lambda problem, chip: _of_problem(
+    return product.compared(explanation, what, args, grid, lambda problem, chip: _of_problem(
         problem, chip, None, False, False, None, None))
 
 

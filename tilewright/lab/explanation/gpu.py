@@ -47,8 +47,8 @@ REST = "launch, and work that does not overlap with the bound above"
 def title(there: Space) -> str:
     p, t = there.problem, there.chip
     units = f"{t.cus} compute units" if isinstance(t, AmdTarget) else f"{t.sms} multiprocessors"
-    each = f", {p.batch} products in one launch"*(p.batch != 1)
-    return f"{p} on {t.name} ({t.model}, {units}){each}"
+    batch = f", {p.batch} products in one launch"*(p.batch != 1)
+    return f"{p} on {t.name} ({t.model}, {units}){batch}"
 
 
 def origin(there: Space) -> str:
@@ -163,9 +163,9 @@ def _sustained(cost: Cost, peak: float, shape: GpuShape, target: Any) -> Iterato
 def tiles(there: Space, p: Any) -> tuple[Tile, ...]:
     s, t = p.after_passes(there.shape), there.chip
     bits_a, bits_b = s.bits
-    whole = Tile("C", {"m": s.m, "n": s.n, "k": s.k}, s.batch, "memory",
+    matrix = Tile("C", {"m": s.m, "n": s.n, "k": s.k}, s.batch, "memory",
                  s.batch * ((s.m*bits_a + s.n*bits_b) * s.k + s.m*s.n*gpu_shape.bits_of(s.out)) // 8)
-    return whole, *(_amd_tiles if isinstance(p, AmdPlan) else _nvidia_tiles)(s, p, t)
+    return matrix, *(_amd_tiles if isinstance(p, AmdPlan) else _nvidia_tiles)(s, p, t)
 
 
 def _amd_tiles(s: GpuShape, p: AmdPlan, t: AmdTarget) -> Iterator[Tile]:
@@ -180,9 +180,9 @@ def _nvidia_tiles(s: GpuShape, p: NvidiaPlan, t: GpuTarget) -> Iterator[Tile]:
     registers = 4*p.estimate(s), 4*t.registers_thread
     if p.algorithm == "small":
         of, warps = small_rules.lanes(p, s), small_rules.warps(p)
-        each = {"m": s.m, "n": s.n, "k": s.k}
-        yield Tile("CTA", each, warps // p.team * p.matrices, "shared memory", shared, t.smem_cta)
-        yield Tile("warp" if p.team == 1 else "warps", each, of.TOGETHER, "registers", of.COUNT*registers[0],
+        extents = {"m": s.m, "n": s.n, "k": s.k}
+        yield Tile("CTA", extents, warps // p.team * p.matrices, "shared memory", shared, t.smem_cta)
+        yield Tile("warp" if p.team == 1 else "warps", extents, of.TOGETHER, "registers", of.COUNT*registers[0],
                    of.COUNT*registers[1])
         yield Tile("thread", {"m": p.thread_m, "n": p.thread_n, "k": 1}, of.EACH, "registers", *registers)
         return
@@ -215,14 +215,14 @@ def _amd_words(s: GpuShape, p: AmdPlan, t: AmdTarget) -> Iterator[str]:
     yield (f"about {p.estimate(s)} registers of each lane, of {t.vgprs // max(waves // t.simds, 1)} where one "
            "workgroup runs")
     yield f"{p.stages} stages in LDS: {lds:,} bytes of {t.lds:,}, {lds / t.lds:.0%}"
-    whole = p.tiles(s.m, s.n, s.batch)
-    yield (f"{whole:,} tiles of C" + (f" in {p.split_k} parts each" if p.split_k > 1 else "")
+    tiles_of_c = p.tiles(s.m, s.n, s.batch)
+    yield (f"{tiles_of_c:,} tiles of C" + (f" in {p.split_k} parts each" if p.split_k > 1 else "")
            + f", {resident} at a time on each of {t.cus} compute units; "
-           f"{s.batch*s.m*s.n / (whole*p.cta_m*p.cta_n):.1%} of their elements are C's")
+           f"{s.batch*s.m*s.n / (tiles_of_c*p.cta_m*p.cta_n):.1%} of their elements are C's")
 
 
 def _nvidia_words(s: GpuShape, p: NvidiaPlan, t: GpuTarget) -> Iterator[str]:
-    warps, shared, whole = p.threads // LANES, p.shared(s), p.tiles(s.m, s.n, s.batch)
+    warps, shared, tiles_of_c = p.threads // LANES, p.shared(s), p.tiles(s.m, s.n, s.batch)
     rows, columns = p.cta_m, p.cta_n
     if p.algorithm == "small":
         of = small_rules.lanes(p, s)
@@ -253,6 +253,6 @@ def _nvidia_words(s: GpuShape, p: NvidiaPlan, t: GpuTarget) -> Iterator[str]:
     if p.tail or (p.algorithm == "wgmma" and p.divided):
         undivided, parts = p.tail_split(s, t)
         most = "up to "*(p.algorithm == "wgmma" and p.tail)
-        divided = f", the last {whole - undivided} of them in {most}{parts} parts"*(parts > 1)
-    yield (f"{whole:,} tiles of C{divided}, {max(p.resident(s, t), 1)} at a time on each of {t.sms} "
-           f"multiprocessors; {s.batch*s.m*s.n / (whole*rows*columns):.1%} of their elements are C's")
+        divided = f", the last {tiles_of_c - undivided} of them in {most}{parts} parts"*(parts > 1)
+    yield (f"{tiles_of_c:,} tiles of C{divided}, {max(p.resident(s, t), 1)} at a time on each of {t.sms} "
+           f"multiprocessors; {s.batch*s.m*s.n / (tiles_of_c*rows*columns):.1%} of their elements are C's")

@@ -71,20 +71,20 @@ def explain(what: Any, args: Sequence[Any], target: Any, grid: Any, measure: boo
     memory = sum(report.of(site, verb, "global").distinct for site, verb in dict.fromkeys(
         (site.array, site.verb) for site in report.traffic if site.space == "global"))
     sizes = trials.extents(extents) if gridded else (1,)
-    found = _explained(function.name, function, chip, sizes, Launch(counts.from_report(report), bytes=memory), WHOLE)
+    result = _explained(function.name, function, chip, sizes, Launch(counts.from_report(report), bytes=memory), WHOLE)
     if not measure:
-        return found
-    return measured.kernel(found, function, {name: x for (name, _), x in zip(function.params, args)}, sizes)
+        return result
+    return measured.kernel(result, function, {name: x for (name, _), x in zip(function.params, args)}, sizes)
 
 
 def _chip(what: Any, args: Sequence[Any], target: Any) -> Any:
     """The target that is named, else that of the arrays; a kernel for CTAs runs on no CPU."""
     if target is not None:
         return coerce(target)
-    found = device_of(args)
-    if isinstance(what, Function) and what.threads is not None and isinstance(found, CpuTarget):
+    chip = device_of(args)
+    if isinstance(what, Function) and what.threads is not None and isinstance(chip, CpuTarget):
         raise TypeError(f"{what.name} is recorded for the CTAs of a GPU: say which, such as target='sm_90a'")
-    return found
+    return chip
 
 
 def _own(name: str, x: Any, wrote: bool) -> Any:
@@ -111,7 +111,7 @@ def _parametric(kernel: Parametric, args: Sequence[Any], chip: Any, grid: Any, m
         why = f"{own.refused[0]}: {own.refused[1]}"
         return Explanation(kernel.name, chip, chosen, f"{kernel.name} on {chip.name} ({chip.model})", "in use", (why,),
                            sections=(Section("cannot run", (why,)),))
-    costs = {each.configuration: kernels.priced(task, each) for each in made if not each.refused}
+    costs = {one.configuration: kernels.priced(task, one) for one in made if not one.refused}
     ours = costs.pop(chosen)
     shown = sorted(costs, key=lambda text: costs[text].seconds)[:SHOWN]
     others = tuple(Alternative(text, costs[text].seconds / ours.seconds - 1, *cause(ours, costs[text], True))
@@ -124,20 +124,20 @@ def _parametric(kernel: Parametric, args: Sequence[Any], chip: Any, grid: Any, m
     origin = ("measured to be the fastest (tilewright.tune)" if known == chosen else
               "the emitter's defaults" if configuration == kernel.defaults else
               "measured for sizes nearby (tilewright.tune)")
-    found = _explained(kernel.name, function, chip, own.grid, own.launch, SMALL if sizes else WHOLE, ours, plan=chosen,
+    result = _explained(kernel.name, function, chip, own.grid, own.launch, SMALL if sizes else WHOLE, ours, plan=chosen,
                        origin=origin, tiles=_of_sizes(named, sizes), alternatives=others, considered=len(costs),
                        refused=dict(refused.most_common(SHOWN)))
-    return measured.kernel(found, function, named, own.grid) if measure else found
+    return measured.kernel(result, function, named, own.grid) if measure else result
 
 
 def _of_sizes(named: Mapping[str, Any], sizes: Mapping[str, int]) -> tuple[Tile, ...]:
     """Where a kernel says its tiles along m and n: the product and one of them."""
     if not {"m", "n"} <= sizes.keys():
         return ()
-    whole = {name: int(named[name]) for name in sizes if name in "mnk"}
-    own = {name: sizes[name] for name in whole}
-    return (Tile("C", whole, 1, "memory"),
-            Tile("tile", own, prod(-(-whole[name] // own[name]) for name in "mn")))
+    extents = {name: int(named[name]) for name in sizes if name in "mnk"}
+    own = {name: sizes[name] for name in extents}
+    return (Tile("C", extents, 1, "memory"),
+            Tile("tile", own, prod(-(-extents[name] // own[name]) for name in "mn")))
 
 
 # ---- what both have
@@ -169,12 +169,12 @@ def _explained(name: str, function: Function, chip: Any, grid: tuple[int, ...], 
 
 def _fused(function: Function) -> Iterator[str]:
     """What multiplying and adding with one rounding saves, and where k.exact() does without."""
-    found = [fusing(each) for each in (*function.callees(), function)]
-    sums, apart = (Counter(line for each in found for line in lines(each)) for lines in (
+    fusions = [fusing(each) for each in (*function.callees(), function)]
+    sums, apart = (Counter(line for each in fusions for line in lines(each)) for lines in (
         lambda each: each.sums, lambda each: each.apart))
-    operations = sum(each.operations for each in found)
+    operations = sum(each.operations for each in fusions)
     if sums:
-        now = operations - sum(each.saved for each in found)
+        now = operations - sum(each.saved for each in fusions)
         yield (f"a*b + c: {plural(sums.total(), 'product')} fused with a sum (FMA, rounded once): "
                f"{plural(now, 'operation')} on floats instead of {operations}")
     if apart:
@@ -247,9 +247,9 @@ def _resources(function: Function, chip: Any) -> tuple[dict[str, Any], tuple[str
             hot = compiled(function, chip).loop()
         except ValueError:                                  # it has no loop
             return {}, ()
-        found = {"registers": hot.registers, "spills": hot.spills, "chains": max(hot.fma, 1),
+        resources = {"registers": hot.registers, "spills": hot.spills, "chains": max(hot.fma, 1),
                  "spilled": hot.hot_spills / max(hot.fma, 1)}
-        return found, (f"hot loop: {', '.join(f'{n} {what}' for what, n in hot.counts.items() if n)}",)
+        return resources, (f"hot loop: {', '.join(f'{n} {what}' for what, n in hot.counts.items() if n)}",)
     used = occupancy.assembled(function, chip)
     if used is None:
         return {}, ("registers and occupancy are not known: ptxas is not installed",)
@@ -268,10 +268,10 @@ def _ceilings(function: Function, chip: Any, double: bool) -> tuple[dict[str, fl
             return {}, None, ""
         rates = {level: rate for level in ("L1", "L2", "L3", "memory") if (rate := known.peak_bandwidth(level))}
         return rates, known.peak_flops(dtype, 1, chip.name), "what one thread reached with nothing but multiply-adds"
-    each = (chip.cus if isinstance(chip, AmdTarget) else chip.sms) * chip.clock
+    clocks = (chip.cus if isinstance(chip, AmdTarget) else chip.sms) * chip.clock
     if isinstance(chip, AmdTarget):
-        rates = {"LDS": chip.lds_clock * each, "L2": amd_model.L2_CLOCK * chip.xcds * chip.clock}
+        rates = {"LDS": chip.lds_clock * clocks, "L2": amd_model.L2_CLOCK * chip.xcds * chip.clock}
     else:
-        rates = {"shared": SHARED_CLOCK * each, "L2": WIDE_L2 * each}
+        rates = {"shared": SHARED_CLOCK * clocks, "L2": WIDE_L2 * clocks}
     rates["memory"] = chip.bandwidth
     return rates, *counts.peak(function, chip, double)

@@ -60,8 +60,8 @@ def _panels(found: Explanation) -> Iterator[tuple[str, Callable[[Svg, float], fl
     """(heading, what draws it from a height on and tells where it ends)."""
     time = found.time
     if len(found.tiles) > 1:
-        beside = ": C, with A left of it and B above" if "m" in found.tiles[0].extents else ""
-        yield f"Tiles within tiles{beside}", lambda pen, y: _tiles(pen, y, found.tiles)
+        placed = ": C, with A left of it and B above" if "m" in found.tiles[0].extents else ""
+        yield f"Tiles within tiles{placed}", lambda pen, y: _tiles(pen, y, found.tiles)
     known = [level for level in found.levels if level.rate and found.intensity(level)] if time and time.peak else []
     if time and known:
         yield "Roofline", lambda pen, y: _roofline(pen, y, known, found, time)
@@ -180,10 +180,10 @@ def _ticks(low: float, high: float) -> list[float]:
     """Round numbers of a logarithmic axis, nine at most."""
     tens = range(floor(log10(low)), floor(log10(high)) + 1)
     for steps in ((1, 2, 5), (1,)):
-        found = [step * 10.0**ten for ten in tens for step in steps if low <= step * 10.0**ten <= high]
-        if len(found) < 10:
+        ticks = [step * 10.0**ten for ten in tens for step in steps if low <= step * 10.0**ten <= high]
+        if len(ticks) < 10:
             break
-    return found
+    return ticks
 
 
 def _many(x: float) -> str:

@@ -149,10 +149,10 @@ class Explanation:
 
     def level(self, name: str) -> Level:
         """The level of memory with this name. KeyError, with the names that exist, for another one."""
-        for each in self.levels:
-            if each.name == name:
-                return each
-        raise KeyError(f"no level {name!r}; there are {', '.join(each.name for each in self.levels)}")
+        for one in self.levels:
+            if one.name == name:
+                return one
+        raise KeyError(f"no level {name!r}; there are {', '.join(one.name for one in self.levels)}")
 
     def intensity(self, level: Level) -> float | None:
         """Operations for each byte that crosses a level."""
@@ -165,9 +165,9 @@ class Explanation:
         target = self.target
         own = {"schema": SCHEMA, "problem": str(self.problem), "target": getattr(target, "name", target),
                "plan": str(self.plan)}
-        found = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in (*own, *MADE_FROM)}
-        found["alternatives"] = tuple(replace(each, plan=str(each.plan)) for each in self.alternatives)
-        plain = json.loads(json.dumps(found, default=asdict))
+        entries = {slot.name: getattr(self, slot.name) for slot in fields(self) if slot.name not in (*own, *MADE_FROM)}
+        entries["alternatives"] = tuple(replace(slot, plan=str(slot.plan)) for slot in self.alternatives)
+        plain = json.loads(json.dumps(entries, default=asdict))
         for level, made in zip(self.levels, plain["levels"]):
             made["terms"] = [{"what": term.what, "bytes": term.size, "times": term.times, "why": term.why}
                              for term in level.terms]
@@ -179,21 +179,21 @@ class Explanation:
         """An explanation from the data of `record`; its target and plan are texts. ValueError for another schema."""
         if record.get("schema") != SCHEMA:
             raise ValueError(f"an explanation has schema {SCHEMA}, and this has {record.get('schema')!r}")
-        found = {name: value for name, value in record.items() if name != "schema"}
+        values = {name: value for name, value in record.items() if name != "schema"}
         levels = []
-        for each in record["levels"]:
-            terms = tuple(Term(x["what"], x["bytes"], x["times"], x["why"]) for x in each["terms"])
-            levels.append(Level(**{k: v for k, v in each.items() if k != "intensity"} | {"terms": terms}))
+        for entry in record["levels"]:
+            terms = tuple(Term(x["what"], x["bytes"], x["times"], x["why"]) for x in entry["terms"])
+            levels.append(Level(**{k: v for k, v in entry.items() if k != "intensity"} | {"terms": terms}))
         time = record["time"]
         if time:
-            parts = tuple(Part(**each) for each in time["parts"])
+            parts = tuple(Part(**entry) for entry in time["parts"])
             time = Time(**time | {"parts": parts, "notes": tuple(time["notes"]),
                                   "measured": time["measured"] and Spread(*time["measured"])})
-        found |= {"levels": tuple(levels), "time": time, "tiles": tuple(Tile(**each) for each in record["tiles"]),
-                  "alternatives": tuple(Alternative(**each) for each in record["alternatives"]),
-                  "sections": tuple(Section(each["heading"], tuple(each["lines"])) for each in record["sections"]),
+        values |= {"levels": tuple(levels), "time": time, "tiles": tuple(Tile(**entry) for entry in record["tiles"]),
+                  "alternatives": tuple(Alternative(**entry) for entry in record["alternatives"]),
+                  "sections": tuple(Section(entry["heading"], tuple(entry["lines"])) for entry in record["sections"]),
                   "violations": tuple(record["violations"])}
-        return cls(**found)
+        return cls(**values)
 
     # ---- as text, picture and page
 

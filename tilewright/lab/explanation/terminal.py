@@ -25,10 +25,10 @@ def lines(found: Explanation) -> Iterator[tuple[str, bool]]:
 
 def sections(found: Explanation) -> Iterator[tuple[str, Iterable[str]]]:
     """(heading, lines)."""
-    yield from ((each.heading, each.lines) for each in found.sections if each.heading.startswith(FIRST))
+    yield from ((section.heading, section.lines) for section in found.sections if section.heading.startswith(FIRST))
     if len(found.tiles) > 1:
         yield "tiles", drawn(found)
-    yield from ((each.heading, each.lines) for each in found.sections if not each.heading.startswith(FIRST))
+    yield from ((section.heading, section.lines) for section in found.sections if not section.heading.startswith(FIRST))
     if found.alternatives or found.refused:
         yield "instead", instead(found)
     if found.instructions:
@@ -61,13 +61,13 @@ CHOSEN = "which was measured, or chosen among fewer tiles; `tilewright tune` mea
 
 def instead(found: Explanation) -> Iterator[str]:
     """The plans that were not chosen, a line each, and what is wrong with those that cannot run."""
-    width = max((len(str(each.plan)) for each in found.alternatives), default=0)
-    for each in found.alternatives:
-        yield f"{each.plan!s:<{width}}  {each.slower:+7.1%}  {why(each)}".rstrip()
+    width = max((len(str(alternative.plan)) for alternative in found.alternatives), default=0)
+    for alternative in found.alternatives:
+        yield f"{alternative.plan!s:<{width}}  {alternative.slower:+7.1%}  {why(alternative)}".rstrip()
     if found.alternatives:
         yield ("alternatives, best first: predicted time against the chosen plan, and the main reason "
                f"({found.considered} considered)")
-        if any(each.slower < 0 for each in found.alternatives):
+        if any(alternative.slower < 0 for alternative in found.alternatives):
             yield f"a minus sign: predicted to be faster than the plan, {FASTER.get(found.origin, CHOSEN)}"
     yield from (f"{count:,} cannot run: {sentence}" for sentence, count in found.refused.items())
 

@@ -32,8 +32,8 @@ def emit_scores(target: Any, T: Type, D: int, BLOCK_M: int = 1, BLOCK_N: int = 1
     if BLOCK_M > 1:
         k.store(s + both, k.dot(k.load(q + by_row), k.load(keys + turned)) * D**-0.5)
     else:
-        found = k.sum(k.load(keys + by_column).to(f32) * k.load(q + by_row).to(f32), axis=1)
-        k.store(s + both, (found * D**-0.5)[None, :])
+        score = k.sum(k.load(keys + by_column).to(f32) * k.load(q + by_row).to(f32), axis=1)
+        k.store(s + both, (score * D**-0.5)[None, :])
     return k.function
 
 

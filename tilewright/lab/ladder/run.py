@@ -40,15 +40,15 @@ _KINDS = {"v_mfma": "mfma", "v_": "vector", "s_": "scalar", "global_load": "load
 def compiled(name: str, target: Target, dtype: str = "f32") -> Compiled:
     """The code of a step. ValueError for a name that is none on the target's ladder, and for "dispatch", which has no
     code of its own. `dtype`: of a CPU's, f32 or f64."""
-    found = step(name, target)
-    if isinstance(found, Choice):
-        raise ValueError(f"step {found.title} has no kernel of its own: it launches {' or '.join(found.among)}; name "
+    known = step(name, target)
+    if isinstance(known, Choice):
+        raise ValueError(f"step {known.title} has no kernel of its own: it launches {' or '.join(known.among)}; name "
                          "one of them")
     if isinstance(target, AmdTarget):
-        return compile.compiled(found.emit(target.name), target, (1,))
+        return compile.compiled(known.emit(target.name), target, (1,))
     if isinstance(target, GpuTarget):
-        return compile.compiled(found.emit(), target)
-    return compile.compiled(found.emit(target, dtype, *found.blocks(target, dtype, 1)), target)
+        return compile.compiled(known.emit(), target)
+    return compile.compiled(known.emit(target, dtype, *known.blocks(target, dtype, 1)), target)
 
 
 def instructions(code: Compiled) -> list[tuple[str, str]]:
@@ -63,23 +63,23 @@ def simulate(name: str, problem: Gemm, target: CpuTarget | GpuTarget, a: Array, 
              beta: float = 0.0) -> tuple[simulator.Report, str]:
     """C = A B + beta C by a step in the simulator: what it did, and a sentence where another step took its place, else
     "". A CPU's steps know no beta. ValueError if the step cannot multiply these; simulator.Fault for a wrong access."""
-    found = step(name, target)
+    known = step(name, target)
     key = f"{problem.a}-{problem.b}-{problem.out}"
-    if problem.layout != found.layout or key not in [x if "-" in x else f"{x}-{x}-{x}" for x in found.formats]:
-        raise ValueError(f"step {found.title} is for --dtype {' or '.join(found.formats)} --layout {found.layout}")
+    if problem.layout != known.layout or key not in [x if "-" in x else f"{x}-{x}-{x}" for x in known.formats]:
+        raise ValueError(f"step {known.title} is for --dtype {' or '.join(known.formats)} --layout {known.layout}")
     if isinstance(target, CpuTarget):
         if beta:
             raise ValueError("the steps of the CPU ladder compute C = A B: they have no --beta")
-        return _on_cpu(found, problem, target, a, b, c), ""
+        return _on_cpu(known, problem, target, a, b, c), ""
     note = ""
     m, n, k = sizes = problem.m, problem.n, problem.k
-    if isinstance(found, TensorStep):
+    if isinstance(known, TensorStep):
         return tensor_step(name, target, a, b.T, c, beta), ""
-    if isinstance(found, Choice):
+    if isinstance(known, Choice):
         name = choose(target, m, n, k, 0, k, 0, n)
-        note = f"{found.title} chooses step {GPU_STEPS[name].title}"
-    elif found.textures and not aligned(m, n, k, 0, k, 0, n):
-        name, note = FALLBACK, (f"step {found.title} reads A and B in pieces of 16 bytes, for which n and k must be "
+        note = f"{known.title} chooses step {GPU_STEPS[name].title}"
+    elif known.textures and not aligned(m, n, k, 0, k, 0, n):
+        name, note = FALLBACK, (f"step {known.title} reads A and B in pieces of 16 bytes, for which n and k must be "
                                 f"multiples of 4, and all of m, n and k more than 0; step {GPU_STEPS[FALLBACK].title} "
                                 "takes its place, as in step 13 dispatch")
     chosen, function = GPU_STEPS[name], compiled(name, target).function
@@ -92,9 +92,9 @@ def simulate(name: str, problem: Gemm, target: CpuTarget | GpuTarget, a: Array, 
 
 def integers(rows: int, columns: int, ld: int = 0, seed: int = 0) -> Any:
     """Small whole numbers [rows, columns], in rows of `ld`, between which there are no numbers."""
-    whole = np.full((rows, ld or columns), np.nan, np.float32)
-    whole[:, :columns] = np.random.default_rng(seed).integers(-4, 5, (rows, columns))
-    return whole[:, :columns]
+    memory = np.full((rows, ld or columns), np.nan, np.float32)
+    memory[:, :columns] = np.random.default_rng(seed).integers(-4, 5, (rows, columns))
+    return memory[:, :columns]
 
 
 def counted(name: str, m: int, n: int, k: int, *, alpha: float = 1.0, beta: float = 0.0, gap: int = 0,
@@ -111,7 +111,7 @@ def counted(name: str, m: int, n: int, k: int, *, alpha: float = 1.0, beta: floa
     if not beta:
         c[:] = np.nan
     report = simulator.run(function or step.emit(**sizes), m, n, k, alpha, *(
-        each for x in (a, b) for each in (x.ravel() if step.textures else x, x.shape[1] + gap)), beta, c, n + gap,
+        array for x in (a, b) for array in (x.ravel() if step.textures else x, x.shape[1] + gap)), beta, c, n + gap,
         grid=step.grid(m, n, **sizes), **options)
     if not (np.array_equal(c, wanted) and (not gap or np.isnan(c.base[:, n:]).all())):
         raise RuntimeError(f"step {step.title} gives a wrong product")
@@ -122,12 +122,12 @@ def tensor_step(name: str, target: GpuTarget, a: Array, b: Array, c: Array, beta
                 granule: int | None = None) -> simulator.Report:
     """C = A B^T + beta C by a step on tensor cores; a [m, k], b [n, k] and c [m, n] are bf16. ValueError for matrices
     that it cannot read; the report's granule as in `simulator.run`."""
-    found, (m, n), k = TENSOR_STEPS[name], c.shape, a.shape[1]
+    ladder_step, (m, n), k = TENSOR_STEPS[name], c.shape, a.shape[1]
     if why := gpu_tensor.refused(m, n, k, 0, k, 0, k, 0, n):
-        raise ValueError(f"step {found.title}: {why}")
+        raise ValueError(f"step {ladder_step.title}: {why}")
     function = compiled(name, target).function
     report = simulator.run(function, m, n, k, 1.0, a, k, b, k, beta, c if beta else simulator.uninitialised(c), n,
-                           grid=found.grid(m, n, target.sms), target=target.name, granule=granule)
+                           grid=ladder_step.grid(m, n, target.sms), target=target.name, granule=granule)
     report.occupancy = assembled(function, target)
     return report
 

@@ -310,8 +310,8 @@ def step(name: str, target: Target) -> Any:
     if name not in steps:
         raise ValueError(f"there is no step {name!r} of the {kind.upper()} ladder, which is {target.name}'s; the steps "
                          f"are {', '.join(steps)}")
-    found = steps[name]
-    if target.name not in getattr(found, "targets", (target.name,)):
-        raise ValueError(f"{target.name} lacks the instruction of step {found.title}, which is for "
-                         f"{', '.join(found.targets)}")
-    return found
+    ladder_step = steps[name]
+    if target.name not in getattr(ladder_step, "targets", (target.name,)):
+        raise ValueError(f"{target.name} lacks the instruction of step {ladder_step.title}, which is for "
+                         f"{', '.join(ladder_step.targets)}")
+    return ladder_step

@@ -167,8 +167,8 @@ class Reference:
         if self.bits:
             return float(off.max(initial=0))
         with np.errstate(all="ignore"):
-            found = np.where(off == 0, 0.0, off / (self.unit * self.size[among]))
-        return float(np.nan_to_num(found, nan=np.inf).max(initial=0.0))
+            errors = np.where(off == 0, 0.0, off / (self.unit * self.size[among]))
+        return float(np.nan_to_num(errors, nan=np.inf).max(initial=0.0))
 
     def wrong(self, c: Array, rounded_once: bool = True) -> str | None:
         """None if every element is right, as far as the format can tell, else a sentence that says where it is not."""

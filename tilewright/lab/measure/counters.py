@@ -50,20 +50,20 @@ class Unavailable(OSError):
 
 def count(call: Callable[[], object], seconds: float, line: int) -> tuple[dict[str, int], dict[str, str]]:
     """(bytes of one call by level, by level what was counted or why nothing was). `seconds`: what a call takes."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     notes: dict[str, str] = {}
     repeats = max(round(SECONDS / max(seconds, 1e-9)), 1) if seconds < SECONDS else 1
     for event in EVENTS:
         try:
             lines = _counted(event, call, min(repeats, 10_000))
         except Unavailable as why:
-            if event.level not in found:
+            if event.level not in counts:
                 notes[event.level] = f"not counted: {why}"
             continue
-        words = event.what if event.level not in found else f"{notes[event.level]}, {event.what}"
-        found[event.level] = found.get(event.level, 0) + round(lines * line)
+        words = event.what if event.level not in counts else f"{notes[event.level]}, {event.what}"
+        counts[event.level] = counts.get(event.level, 0) + round(lines * line)
         notes[event.level] = words
-    return found, notes
+    return counts, notes
 
 
 def _counted(event: Event, call: Callable[[], object], repeats: int) -> float:

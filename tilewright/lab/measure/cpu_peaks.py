@@ -58,10 +58,10 @@ class CpuPeak:
 
     @property
     def derivation(self) -> str:
-        each = f"{self.lanes} lanes * 2 operations * {self.fmas:g} FMAs = {self.per_cycle:g} FLOP a cycle"
+        per_core = f"{self.lanes} lanes * 2 operations * {self.fmas:g} FMAs = {self.per_cycle:g} FLOP a cycle"
         if self.clock is None or self.flops is None:
-            return each
-        return f"{self.cores} cores * {self.clock / 1e9:.2f} GHz * ({each}) = {self.flops / 1e9:.1f} GFLOP/s"
+            return per_core
+        return f"{self.cores} cores * {self.clock / 1e9:.2f} GHz * ({per_core}) = {self.flops / 1e9:.1f} GFLOP/s"
 
 
 def known(target: CpuTarget, cores: int, clock: float | None) -> list[CpuPeak]:
@@ -78,7 +78,7 @@ def here(cores: int | None = None, clock: float | None = None, effort: timing.Ef
     alone, together = quiet.fastest_cpus(1), quiet.fastest_cpus(every.count)
     runnable = [target for target in map(cpu.record, cpu.ISAS) if target.runnable]
     turning = timing.best_rate(lambda: timing.clock(runnable[-1]), alone, effort)
-    found = []
+    peaks = []
     for form in SIZES:
         for target in reversed(runnable):
             def probe(target: CpuTarget = target, form: str = form) -> timing.Probe:
@@ -87,5 +87,5 @@ def here(cores: int | None = None, clock: float | None = None, effort: timing.Ef
             every_one = timing.best_rate(probe, together, effort) if every.count > 1 else one
             peak = CpuPeak(form, target.vector_bytes, 1, cores or max(1, every.count // every.smt), clock or turning,
                            one, every_one)
-            found.append(replace(peak, fmas=max(1, round(2 * one / turning / peak.per_cycle)) / 2))     # of a half
-    return found
+            peaks.append(replace(peak, fmas=max(1, round(2 * one / turning / peak.per_cycle)) / 2))     # of a half
+    return peaks

@@ -43,12 +43,12 @@ class Reference:
         p = self.given.problem
         if not (text := getattr(p, f"prologue_{role}")):
             return x
-        found = prologues.read(text)
+        prologue = prologues.read(text)
         chosen: Any = (self.rows, slice(None)) if role == "a" else (slice(None), self.columns)
-        beside = {each.name: _part(self.given.named[each.name], *chosen) for each in found.reads}
+        operands = {aux.name: _part(self.given.named[aux.name], *chosen) for aux in prologue.reads}
         with np.errstate(all="ignore"):
-            return np.asarray(found.evaluate(x, beside, -1 if role == "a" else -2)).astype(
-                formats.FORMATS[found.result].dtype)
+            return np.asarray(prologue.evaluate(x, operands, -1 if role == "a" else -2)).astype(
+                formats.FORMATS[prologue.result].dtype)
 
     def _sums(self, a: Array, b: Array) -> Any:
         p = self.given.problem
@@ -66,16 +66,16 @@ class Reference:
         p = self.given.problem
         if not p.epilogue:
             return sums[0] if isinstance(sums, tuple) else sums
-        found = epilogues.read(p.epilogue)
-        if found.state or found.main is None:
+        epilogue = epilogues.read(p.epilogue)
+        if epilogue.state or epilogue.main is None:
             return None
-        if found.paired:                        # every other pair of the columns that were chosen
+        if epilogue.paired:                     # every other pair of the columns that were chosen
             columns = self.columns[::2] // 2
         else:
             columns = self.columns
-        beside = {each.name: _part(self.given.named[each.name], self.rows, columns) for each in found.reads}
+        operands = {aux.name: _part(self.given.named[aux.name], self.rows, columns) for aux in epilogue.reads}
         self.columns = columns
-        return found.evaluate(sums, beside)[found.main]
+        return epilogue.evaluate(sums, operands)[epilogue.main]
 
     def wrong(self, c: Array) -> str | None:
         """None if these elements of C are right, else a sentence that names one that is not."""

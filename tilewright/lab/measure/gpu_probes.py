@@ -58,8 +58,8 @@ class GpuMeasured:
 
     def cost(self, shape: Any, plan: Any, target: Any) -> Cost:
         """The cost, as plans.gpu.cost, by these ceilings."""
-        found = shape.planner.cost(shape, plan, self.scaled(shape, plan, target))
-        return replace(found, seconds=found.seconds + max(self.launch - LAUNCH, 0.0))
+        predicted = shape.planner.cost(shape, plan, self.scaled(shape, plan, target))
+        return replace(predicted, seconds=predicted.seconds + max(self.launch - LAUNCH, 0.0))
 
     def memory(self, on: Any) -> float:
         return self.bandwidth["memory"] / on.bandwidth / REACHED["memory"]
@@ -73,8 +73,8 @@ def data_sheet(on: Any) -> dict[str, float]:
     rates = {"mma f64": 2 * on.matrix_f64 * ("mma.f64" in on.instructions)}
     rates |= {f"mma {name}": rate for name, rate in on.matrix_rates.items()}
     rates |= {f"wgmma {name}": rate for name, rate in on.wgmma_rates.items()}
-    found = {name: rate * units for name, rate in rates.items() if rate}
-    return {"f32": on.flops("f32"), "f64": on.flops("f64"), **found}
+    known = {name: rate * units for name, rate in rates.items() if rate}
+    return {"f32": on.flops("f32"), "f64": on.flops("f64"), **known}
 
 
 # ---- measuring
@@ -233,37 +233,37 @@ def _path(on: Any) -> Any:
 
 def remembered(on: Any) -> GpuMeasured | None:
     """What was measured before on a GPU of this model."""
-    found: GpuMeasured | None = probes.recalled(_path(on), _read)
-    return found
+    measured: GpuMeasured | None = probes.recalled(_path(on), _read)
+    return measured
 
 
 def _read(fields: dict[str, Any]) -> GpuMeasured | None:
-    found = GpuMeasured(**fields)
-    rates = [*found.flops.values(), *found.bandwidth.values(), found.launch]
-    return found if found.flops["f32"] and found.bandwidth["memory"] and min(rates) > 0 else None
+    measured = GpuMeasured(**fields)
+    rates = [*measured.flops.values(), *measured.bandwidth.values(), measured.launch]
+    return measured if measured.flops["f32"] and measured.bandwidth["memory"] and min(rates) > 0 else None
 
 
 def renew(quick: bool = False, progress: Callable[[str], None] = lambda what: None) -> list[GpuMeasured]:
     """Measure every model of GPU that is here, and remember it in place of what was known."""
-    found: dict[tuple[str, str], GpuMeasured] = {}
+    renewed: dict[tuple[str, str], GpuMeasured] = {}
     for on, engine in devices():
-        if (on.target.name, on.target.model) not in found:
-            found[on.target.name, on.target.model] = new = measure(on, engine, quick, progress)
+        if (on.target.name, on.target.model) not in renewed:
+            renewed[on.target.name, on.target.model] = new = measure(on, engine, quick, progress)
             probes.remember(_path(on.target), new)
-    return [*found.values()]
+    return [*renewed.values()]
 
 
 def devices() -> Iterator[tuple[Any, Any]]:
     """Every device whose architecture has a target, and its engine."""
     from tilewright.runtime.gpu.engine import AMD, NVIDIA
-    for each in (NVIDIA, AMD):
-        driver = each.driver
+    for platform in (NVIDIA, AMD):
+        driver = platform.driver
         for on in map(driver.device, range(driver.count())) if not driver.why_not() else ():
             try:
                 on.target  # noqa: B018
             except RuntimeError:
                 continue
-            yield on, each
+            yield on, platform
 
 
 # ---- predicting

@@ -161,10 +161,10 @@ class HeldTrack(GraphTrack):
         for call in self.calls:
             call()
         self.host = (time.perf_counter() - began) / len(self.calls)
-        found = super().calibrate(rules)
+        calls = super().calibrate(rules)
         if self.held:
             self.reps = min(self.reps, max(MOST_HELD // self.launches, 1) * self.launches)
-        return found
+        return calls
 
     @property
     def held(self) -> bool:
@@ -214,5 +214,5 @@ def replay(device: Device, calls: Sequence[Launch], count: int, flush: bool = Fa
         start = device.mark()
         calls[i % len(calls)]()
         marks.append((start, device.mark()))
-    found = [device.seconds(*pair) for pair in marks[first:]]
-    return Sample((sum(found) / len(found),), count)
+    seconds = [device.seconds(*pair) for pair in marks[first:]]
+    return Sample((sum(seconds) / len(seconds),), count)

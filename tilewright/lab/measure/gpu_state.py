@@ -197,8 +197,8 @@ class Nvml:
 
     def _device(self, name: str, *arguments: Any, unit: float | None = None) -> Any:
         """The answer of nvmlDeviceGetNAME, in multiples of `unit`."""
-        found = self._ask(f"nvmlDeviceGet{name}", self.handle, *arguments)
-        return found if found is None or unit is None else found / unit
+        value = self._ask(f"nvmlDeviceGet{name}", self.handle, *arguments)
+        return value if value is None or unit is None else value / unit
 
     def read(self) -> Reading:
         n, instant = self.nvml, self._instant_power()
@@ -214,10 +214,10 @@ class Nvml:
         )
 
     def _instant_power(self) -> int | None:
-        found = self._device("FieldValues", [POWER_INSTANT])
-        if not found or found[0].nvmlReturn != 0 or found[0].value.uiVal == 0:
+        fields = self._device("FieldValues", [POWER_INSTANT])
+        if not fields or fields[0].nvmlReturn != 0 or fields[0].value.uiVal == 0:
             return None
-        return int(found[0].value.uiVal)
+        return int(fields[0].value.uiVal)
 
     def describe(self) -> dict[str, Any]:
         """Settings and limits, as JSON has them."""

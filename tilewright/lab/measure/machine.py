@@ -52,8 +52,8 @@ def cpu_model() -> str:
 
 def _caches() -> dict[str, int]:
     """{"l1d": bytes, "l2": bytes, "l3": bytes} as the first CPU we may use sees them."""
-    found = caches(cpus().allowed[0], cpu.ISAS[0].caches)
-    return {name: level.size for name, level in found.items()}
+    levels = caches(cpus().allowed[0], cpu.ISAS[0].caches)
+    return {name: level.size for name, level in levels.items()}
 
 
 def last_level_bytes() -> int:
@@ -89,11 +89,11 @@ def describe() -> dict[str, Any]:
 
 def versions(*packages: str) -> dict[str, str]:
     """Versions of the packages that are installed."""
-    found = {}
+    numbers = {}
     for package in packages:
         with suppress(importlib.metadata.PackageNotFoundError):
-            found[package] = importlib.metadata.version(package)
-    return found
+            numbers[package] = importlib.metadata.version(package)
+    return numbers
 
 
 def now() -> str:

@@ -184,9 +184,9 @@ def interleave(
     of = track or (lambda calls: CallTrack(calls, clock))
     tracks = {name: of(calls) for name, calls in peers.items()}
     per_call = {}
-    for name, each in tracks.items():
+    for name, way in tracks.items():
         settle()
-        per_call[name] = each.calibrate(rules)
+        per_call[name] = way.calibrate(rules)
     rounds = _Rounds(heard)
     if min(per_call.values()) >= rules.long_call_s:
         # Every calibration was one long call, which is all that a turn would be: that was the first round.

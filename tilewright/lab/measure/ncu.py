@@ -38,11 +38,11 @@ class Missing(RuntimeError):
 
 def find() -> str:
     """The program. Missing if there is none."""
-    found = shutil.which("ncu") or shutil.which("ncu", path=os.pathsep.join(PLACES))
+    program = shutil.which("ncu") or shutil.which("ncu", path=os.pathsep.join(PLACES))
     newest = sorted(Path(PLACES[1]).glob("*/ncu"))
-    if not found and not newest:
+    if not program and not newest:
         raise Missing("ncu (NVIDIA Nsight Compute) is not installed")
-    return found or str(newest[-1])
+    return program or str(newest[-1])
 
 
 def counters_of(target: GpuTarget) -> Counters:

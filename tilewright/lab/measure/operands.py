@@ -108,42 +108,42 @@ def make(problem: Gemm, seed: int = 0, gap: int = 0) -> Operands:
     """Fresh operands; C is poisoned.  With a gap, rows of A and B are so many elements longer than what is used."""
     draw = np.random.default_rng(seed)
     batch = () if problem.batch == 1 else (problem.batch,)
-    found: list[Any] = []
+    matrices: list[Any] = []
     for name, letter, shape in zip((problem.a, problem.b), problem.layout, (problem.shape_a, problem.shape_b)):
         blocks = name in formats.BLOCK_FORMATS
         x = numbers(formats.get("f32" if blocks else name), (*batch, shape[0], shape[1] + gap), draw)
         x = x[..., : shape[1]]
         x = x if letter == "n" else x.swapaxes(-1, -2)
-        found.append(quantize(x, name, axis=-2 if found else -1) if blocks else x)
+        matrices.append(quantize(x, name, axis=-2 if matrices else -1) if blocks else x)
     c = np.empty(problem.shapes["out"], formats.get(problem.out).dtype)
     scales = _scales(problem, draw)
-    made = Operands(problem, found[0], found[1], c, *scales, named=_named(problem, draw), outs=_outs(problem))
+    made = Operands(problem, matrices[0], matrices[1], c, *scales, named=_named(problem, draw), outs=_outs(problem))
     made.poison()
     return made
 
 
 def _named(problem: Gemm, draw: np.random.Generator) -> dict[str, Array]:
     """What the functions of a problem read beside its operands, in the formats and places that they say."""
-    p, found = problem, dict[str, Array]()
+    p, arrays = problem, dict[str, Array]()
     for role, (rows, cols) in (("a", (p.m, p.k)), ("b", (p.k, p.n))):
         if text := getattr(p, f"prologue_{role}"):
-            found |= {x.name: numbers(formats.get(x.format), x.extents(rows, cols, role == "a"), draw)
+            arrays |= {x.name: numbers(formats.get(x.format), x.extents(rows, cols, role == "a"), draw)
                       for x in prologues.read(text).reads}
     if p.epilogue:
         m, n = p.shapes["out"][-2:]
-        found |= {x.name: numbers(formats.get(x.format), x.extents(m, n), draw)
+        arrays |= {x.name: numbers(formats.get(x.format), x.extents(m, n), draw)
                   for x in epilogues.read(p.epilogue).reads}
-    return found
+    return arrays
 
 
 def _outs(problem: Gemm) -> tuple[Array, ...]:
     """The results of an epilogue that are matrices beside C."""
     if not problem.epilogue:
         return ()
-    found = epilogues.read(problem.epilogue)
-    kinds = [problem.out if name == epilogues.DEFAULT else name for name in found.results]
+    epilogue = epilogues.read(problem.epilogue)
+    kinds = [problem.out if name == epilogues.DEFAULT else name for name in epilogue.results]
     return tuple(np.empty(problem.shapes["out"], formats.get(kind).dtype) for i, kind in enumerate(kinds)
-                 if i != found.main and not found.axis(i))
+                 if i != epilogue.main and not epilogue.axis(i))
 
 
 def _scales(problem: Gemm, draw: np.random.Generator) -> tuple[Array | None, Array | None]:

@@ -55,10 +55,10 @@ class Measured:
 
     def peak_flops(self, dtype: str, threads: int = 1, isa: str | None = None) -> float:
         """Operations per second of that many threads; the best of all instruction sets unless one is named."""
-        found = [self._at(row[dtype], threads) for name, row in self.flops.items() if isa in (None, name)]
-        if not found:
+        rates = [self._at(row[dtype], threads) for name, row in self.flops.items() if isa in (None, name)]
+        if not rates:
             raise ValueError(f"no ceiling was measured for {isa}; there are: {', '.join(self.flops)}")
-        return max(found)
+        return max(rates)
 
     def peak_bandwidth(self, level: str, threads: int = 1, kind: str = "read") -> float | None:
         """Bytes per second from a level; None where it could not be separated from its neighbours."""
@@ -77,7 +77,7 @@ class Measured:
         bytes per second; of memory what one gets alone, since the model knows how many share it. Vectors of other
         formats, and of words, are taken to be multiplied as fast as those of f32."""
         default, dtype, threads = Ceilings(), dtype if dtype in DTYPES else "f32", max(threads, 1)
-        l2, l3 = (found and found / threads for found in (self.peak_bandwidth(x, threads) for x in ("L2", "L3")))
+        l2, l3 = (rate and rate / threads for rate in (self.peak_bandwidth(x, threads) for x in ("L2", "L3")))
         flops = self.peak_flops(dtype, threads, at.name) / threads
         return Ceilings(flops / (2 * at.lanes(DTYPES[dtype])), l2 or default.l2, l3 or l2 or default.l3,
                         self.peak_bandwidth("memory") or default.memory)
@@ -96,16 +96,16 @@ class Measured:
 
     def doubts(self) -> list[str]:
         """What cannot be true of a machine that does nothing else."""
-        found = []
+        said = []
         for isa, row in self.flops.items():
             for place, threads in enumerate(("1 thread", f"{self.threads} threads")):
                 ratio = row["f32"][place] / row["f64"][place]
                 if not HALF[0] < ratio < HALF[1]:
-                    found.append(f"{isa}, {threads}: f32 is {ratio:.2f} times as fast as f64, which should be 2")
+                    said.append(f"{isa}, {threads}: f32 is {ratio:.2f} times as fast as f64, which should be 2")
             for dtype, (one, everyone) in row.items():
                 if not SCALING[0] < everyone / one < SCALING[1] * self.threads:
-                    found.append(f"{isa} {dtype}: {self.threads} threads are {everyone / one:.2f} times as fast as one")
-        return found
+                    said.append(f"{isa} {dtype}: {self.threads} threads are {everyone / one:.2f} times as fast as one")
+        return said
 
     def renewed(self, new: Measured) -> Measured:
         """What to remember after another measurement of the same machine: the larger of the figures, and nothing that
@@ -167,18 +167,18 @@ def renew(*, quick: bool = False, forget: bool = False, attempts: int = ATTEMPTS
 def measure(quick: bool = False, progress: Callable[[str], None] = lambda what: None,
             attempts: int = ATTEMPTS) -> Measured:
     """Run every probe, about a second when quick, else about ten; and again, if others disturbed it."""
-    found = None
+    measured = None
     for _ in range(attempts):
-        if found is not None:
+        if measured is not None:
             progress("again, since other processes use the CPUs")
         watch = Watch()
         new = _measure(quick, progress)
         new = replace(new, others=round(watch.taken(), 2))
-        found = found.renewed(new) if found else new
-        if not found.disturbed:
+        measured = measured.renewed(new) if measured else new
+        if not measured.disturbed:
             break
-    assert found is not None
-    return found
+    assert measured is not None
+    return measured
 
 
 def _measure(quick: bool, progress: Callable[[str], None]) -> Measured:
@@ -286,8 +286,8 @@ def _path() -> Path:
 
 def remembered() -> Measured | None:
     """What was measured before on this kind of machine."""
-    found: Measured | None = recalled(_path(), _read)
-    return found
+    measured: Measured | None = recalled(_path(), _read)
+    return measured
 
 
 def _read(fields: dict[str, Any]) -> Measured:

@@ -85,7 +85,7 @@ def _allowed() -> list[int]:
 
 def _times(stat: Path) -> dict[str, tuple[float, float, float]]:
     """{"cpu" or "cpu0", ...: seconds busy, idle, stolen}; nothing where there is no /proc/stat."""
-    found = {}
+    times = {}
     try:
         tick = 1 / os.sysconf("SC_CLK_TCK")
         for line in stat.read_text().splitlines():
@@ -93,10 +93,10 @@ def _times(stat: Path) -> dict[str, tuple[float, float, float]]:
             if not name.startswith("cpu"):
                 break
             user, nice, system, idle, waiting, hard, soft, stolen = (int(count) * tick for count in counts[:8])
-            found[name] = user + nice + system + hard + soft, idle + waiting, stolen
+            times[name] = user + nice + system + hard + soft, idle + waiting, stolen
     except (OSError, ValueError):
         return {}
-    return found
+    return times
 
 
 class Watch:

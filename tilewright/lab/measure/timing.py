@@ -121,11 +121,11 @@ def memory(target: CpuTarget, kind: str, size: int) -> Probe:
     function = load(probe_kernels.emit_memory_probe, target, kind).function(
         f"{kind}_probe", None, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
     step = probe_kernels.UNROLL * target.vector_bytes
-    each = max(size // (2 if kind == "copy" else 1) // step, 1) * step
-    x = random_memory(each)
-    y = random_memory(each) if kind != "read" else random_memory(PAGE)
-    return (lambda rounds: function(rounds, each // target.vector_bytes, x.ctypes.data, y.ctypes.data),
-            float(each * (2 if kind == "copy" else 1)))
+    moved = max(size // (2 if kind == "copy" else 1) // step, 1) * step
+    x = random_memory(moved)
+    y = random_memory(moved) if kind != "read" else random_memory(PAGE)
+    return (lambda rounds: function(rounds, moved // target.vector_bytes, x.ctypes.data, y.ctypes.data),
+            float(moved * (2 if kind == "copy" else 1)))
 
 
 def latency(target: CpuTarget, size: int, line: int) -> Probe:

@@ -58,12 +58,12 @@ PEAKS = {"mi325x": {"f64": 163.4, "f32": 163.4, "f16": 1307.4, "e4m3fnuz": 2614.
 def peak_table(name: str, setting: Setting) -> Cell:
     chip = "mi325x" if "325" in name else "mi355x"
     target: Any = targets.target(chip)
-    found = {x.format: x for x in peaks(target)}
-    table = [(each, found[each].instruction, str(found[each].cycles), f"{found[each].flops / 1e12:.1f}",
-              f"{found[each].flops / found['f32'].flops:.3g}x", f"{theirs:g}",
-              f"{found[each].flops / 1e12 / theirs - 1:+.1%}") for each, theirs in PEAKS[chip].items()]
+    by_format = {x.format: x for x in peaks(target)}
+    table = [(kind, by_format[kind].instruction, str(by_format[kind].cycles), f"{by_format[kind].flops / 1e12:.1f}",
+              f"{by_format[kind].flops / by_format['f32'].flops:.3g}x", f"{theirs:g}",
+              f"{by_format[kind].flops / 1e12 / theirs - 1:+.1%}") for kind, theirs in PEAKS[chip].items()]
     return Cell("computed", f"{target.matrix_cores} Matrix Cores at {target.clock / 1e6:.0f} MHz; `tilewright peak "
-                f"{chip}` prints all formats.", f"{found['f16'].flops / 1e12:.1f} TF in f16",
+                f"{chip}` prints all formats.", f"{by_format['f16'].flops / 1e12:.1f} TF in f16",
                 table=(("format", "instruction", "cycles", "TFLOP/s", "over f32", "the article", "difference"), *table))
 
 
@@ -77,9 +77,9 @@ def gains(setting: Setting) -> Cell:
              ("fp8, MI355X over MI325X", four["e4m3fn"] / three["e4m3fnuz"], "up to 2"),
              ("MI355X: fp4 over f32", four["e2m1"] / four["f32"], "64")]
     values = [f"{value:.4g}" for _, value, _ in table]
-    found = [(what, value, said) for value, (what, _, said) in zip(values, table)]
+    lines = [(what, value, said) for value, (what, _, said) in zip(values, table)]
     return Cell("computed", "Ratios of the peaks above.", f"{values[0]}, {values[1]}, {values[2]}, {values[4]}",
-                table=(("ratio", "computed", "the article"), *found))
+                table=(("ratio", "computed", "the article"), *lines))
 
 
 # (A and B, m x n x k, cycles by the article; formats of A on either chip, for "f8f6f4" the slower and the faster)
@@ -98,9 +98,9 @@ TABLE = (
 
 def cycles(arch: str, shape: tuple[int, int], kinds: tuple[str, ...], scales: bool) -> str:
     """Cycles of the instructions of this shape that an architecture has for these formats of A: "16 or 32", or "-"."""
-    found = {x.cycles[arch] for x in mfma_instructions(arch) if (x.m, x.k) == shape and x.a_format in kinds
+    counts = {x.cycles[arch] for x in mfma_instructions(arch) if (x.m, x.k) == shape and x.a_format in kinds
              and x.scaled == scales and x.blocks == 1}
-    return " or ".join(map(str, sorted(found))) or "-"
+    return " or ".join(map(str, sorted(counts))) or "-"
 
 
 @rows("MFMA instructions")
@@ -143,14 +143,14 @@ THEIRS = {"f16": ("15", "±65504"), "bf16": ("127", "±3.3895e+38"), "e4m3fn": (
 @rows("formats")
 def number_formats(setting: Setting) -> Cell:
     kept = [format_table.HEADINGS.index(x) for x in ("format", "bits", "shape", "bias", "range", "zero", "nan", "inf")]
-    found = {row[0]: tuple(row[i] for i in kept) for row in format_table.rows()}
+    fields = {row[0]: tuple(row[i] for i in kept) for row in format_table.rows()}
     alike = 0
     for name, (bias, span) in THEIRS.items():
-        alike += bias == found[name][3] and (span == found[name][4] or abs(
-            float(span[1:]) / float(found[name][4][1:]) - 1) < 1e-4)
+        alike += bias == fields[name][3] and (span == fields[name][4] or abs(
+            float(span[1:]) / float(fields[name][4][1:]) - 1) < 1e-4)
     return Cell("computed", f"S is either sign, ≠0 every mantissa but 0. Bias and range are the article's in {alike} "
                 f"of {len(THEIRS)} rows.", f"{alike} of {len(THEIRS)} alike",
-                table=(tuple(format_table.HEADINGS[i] for i in kept), *(found[name] for name in NAMES)))
+                table=(tuple(format_table.HEADINGS[i] for i in kept), *(fields[name] for name in NAMES)))
 
 
 @rows("g81.png")
@@ -211,11 +211,11 @@ def syntax(setting: Setting) -> Cell:
 
 @rows("names of the intrinsics")
 def intrinsics(setting: Setting) -> Cell:
-    found = [find(f"__builtin_amdgcn_mfma_{name}", CDNA3) for name in ("f32_16x16x16f16", "f32_32x32x16_fp8_fp8",
+    atoms = [find(f"__builtin_amdgcn_mfma_{name}", CDNA3) for name in ("f32_16x16x16f16", "f32_32x32x16_fp8_fp8",
                                                                  "f32_32x32x16_fp8_bf8")]
-    return Cell("computed", "Found by their names in C, on CDNA3.", f"{len(found)} found", table=(
+    return Cell("computed", "Found by their names in C, on CDNA3.", f"{len(atoms)} found", table=(
         ("assembly", "m x n x k", "A", "B", "C, D"),
-        *((x.name, f"{x.m}x{x.n}x{x.k}", x.a_format, x.b_format, x.c_format) for x in found)))
+        *((x.name, f"{x.m}x{x.n}x{x.k}", x.a_format, x.b_format, x.c_format) for x in atoms)))
 
 
 @rows("syntax with scales")
@@ -258,12 +258,12 @@ ADDRESSES: dict[str, tuple[Address, Address, Address]] = {
 
 def alike(step: str, atom: Mfma) -> list[str]:
     """"64 of 64" for A, B and C: the elements that the article's address and our layout give to the same lane."""
-    found = []
+    lines = []
     for held, theirs in zip((atom.a, atom.b, atom.c), ADDRESSES[step]):
         places = [(lane, e) for lane in range(LANES) for e in range(held.elements)]
         same = sum(theirs(*at) == held(*at)[0] * held.columns + held(*at)[1] for at in places)
-        found.append(f"{same:,} of {len(places):,}")
-    return found
+        lines.append(f"{same:,} of {len(places):,}")
+    return lines
 
 
 def assembly_of(step: str, arch: str, pattern: str) -> list[str]:
@@ -275,12 +275,12 @@ def kernel(name: str, setting: Setting) -> Cell:
     table, said = [], []
     for arch in AMD_STEPS[step].targets:
         chip: Any = targets.target(arch)
-        atom, (_, whole) = AMD_STEPS[step].atom(arch), run.simulate_amd(step, chip, "integers")
+        atom, (_, run_of_all) = AMD_STEPS[step].atom(arch), run.simulate_amd(step, chip, "integers")
         _, random = run.simulate_amd(step, chip, "random")
         count = Counter(kind for _, kind in run.instructions(run.compiled(step, chip)))
         used: Any = run.compiled(step, chip).resources
         counts = (count["load"], count["store"], count["vector"], used.vgprs)
-        table.append((arch, atom.a_format, f"{int((whole.c == whole.expected).sum())} of {whole.c.size}",
+        table.append((arch, atom.a_format, f"{int((run_of_all.c == run_of_all.expected).sum())} of {run_of_all.c.size}",
                       f"{random.error:.1%}", *map(str, counts)))
         said = alike(step, atom)
     arch = AMD_STEPS[step].targets[-1]
@@ -300,10 +300,10 @@ def held(name: str, setting: Setting) -> Cell:
     atom = AMD_STEPS[step].atom(AMD_STEPS[step].targets[-1])
     parts = [(x, f.rows, f.columns, f.elements) for x, f in (("A", atom.a), ("B", atom.b), ("C", atom.c))]
     scales = [("Ax", atom.m, atom.k // 32, 1), ("Bx", atom.k // 32, atom.n, 1)] if atom.scaled else []
-    found = [(x, f"{m} x {n}", f"{m * n} / {LANES}", str(e)) for x, m, n, e in
+    lines = [(x, f"{m} x {n}", f"{m * n} / {LANES}", str(e)) for x, m, n, e in
              ([parts[0], *scales[:1], parts[1], *scales[1:], parts[2]])]
-    return Cell("computed", f"`{atom.name}`", ", ".join(row[-1] for row in found),
-                table=(("matrix", "size", "over 64 lanes", "each"), *found))
+    return Cell("computed", f"`{atom.name}`", ", ".join(row[-1] for row in lines),
+                table=(("matrix", "size", "over 64 lanes", "each"), *lines))
 
 
 for step in AMD_STEPS:

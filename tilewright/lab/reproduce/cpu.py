@@ -77,12 +77,12 @@ def line(setting: Setting) -> Cell:
 def block_sizes(setting: Setting) -> Cell:
     target = measured.native()
     table = []
-    for each in dict.fromkeys((AVX2, target)):
-        MC, KC, NC = cpu4_blocked.blocks(each, "f32")
-        NR = cpu2_registers.tiling(each, "f32").NR
-        table += [(each.name, f"B panel, KC x NR = {KC} x {NR}", size(4 * KC * NR), "L1", size(each.l1d)),
-                  (each.name, f"A block, MC x KC = {MC} x {KC}", size(4 * MC * KC), "half of L2", size(each.l2)),
-                  (each.name, f"B block, KC x NC = {KC} x {NC}", size(4 * KC * NC), "half of L3", size(each.l3))]
+    for isa in dict.fromkeys((AVX2, target)):
+        MC, KC, NC = cpu4_blocked.blocks(isa, "f32")
+        NR = cpu2_registers.tiling(isa, "f32").NR
+        table += [(isa.name, f"B panel, KC x NR = {KC} x {NR}", size(4 * KC * NR), "L1", size(isa.l1d)),
+                  (isa.name, f"A block, MC x KC = {MC} x {KC}", size(4 * MC * KC), "half of L2", size(isa.l2)),
+                  (isa.name, f"B block, KC x NC = {KC} x {NC}", size(4 * KC * NC), "half of L3", size(isa.l3))]
     plan = tw.plan(tw.Gemm(4096, 4096, 4096, "f32"), target)
     return Cell("computed", f"The ladder's rule for this machine. For 4096 on all threads `tilewright.matmul` plans "
                 f"`{plan}`, by its cost model.", table=(("target", "block", "bytes", "in", "which has"), *table))
@@ -124,11 +124,11 @@ def blocks(name: str, setting: Setting) -> Cell:
     if name.startswith("n_c"):
         return Cell("computed", f"For {team} threads n_c = 6 x {team} x 50 = {NC}; for eight {6 * 8 * 50}. Measured "
                     "with m_c in the row above.", f"{NC} for {team} threads")
-    n, found = measured.article_blocks(team, setting.quick)
-    rates = {what: measured.gflops(n, sample) for what, sample in found.items()}
-    table = [(what, f"{rates[what]:.1f}", measured.quartiles(n, sample)) for what, sample in found.items()]
+    n, ratios = measured.article_blocks(team, setting.quick)
+    rates = {what: measured.gflops(n, sample) for what, sample in ratios.items()}
+    table = [(what, f"{rates[what]:.1f}", measured.quartiles(n, sample)) for what, sample in ratios.items()]
     first, second, _ = rates.values()
-    busy = " Other work on the machine disturbed the rounds." if any(s.disturbed for s in found.values()) else ""
+    busy = " Other work on the machine disturbed the rounds." if any(s.disturbed for s in ratios.values()) else ""
     few = "" if measured.threads() > 1 or team == 1 else " This process may use one CPU: the two threads share it."
     return Cell("measured", f"n = {n}, {plural(team, 'thread')}, AVX2; m_c = {MC}, n_c = {NC}, k_c = {KC}. The "
                 f"article's loops and blocks run at {first / second:.2f} times the rate of ours.{busy}{few}",

@@ -39,9 +39,9 @@ def sweep(name: str, setting: Setting) -> Cell:
     groups: dict[int, list[Result]] = {}
     shown: dict[int, Report] = {}
     for report in sorted(map(committed, names), key=lambda report: report.created):     # the newest of each count
-        found = [r for r in report.results if r.case.suite in ("article", "square") and r.case.problem.a == "f32"]
-        for team in dict.fromkeys(r.threads for r in found):
-            groups[team], shown[team] = [r for r in found if r.threads == team], report
+        squares = [r for r in report.results if r.case.suite in ("article", "square") and r.case.problem.a == "f32"]
+        for team in dict.fromkeys(r.threads for r in squares):
+            groups[team], shown[team] = [r for r in squares if r.threads == team], report
     drawn, table, all_ratios = [], [], []
     for team, results in sorted(groups.items()):
         peak = shown[team].extra.get("peak_gflops", {}).get(f"f32 {team} native")
@@ -82,9 +82,9 @@ def machine_now(setting: Setting) -> Cell:
 
 @rows("make TARGET=ZEN")
 def held_to_avx2(setting: Setting) -> Cell:
-    found = [(x.name, *(f"{key}={value}" for key, value in x.avx2.items())) for x in peer.libraries() if x.avx2]
+    lines = [(x.name, *(f"{key}={value}" for key, value in x.avx2.items())) for x in peer.libraries() if x.avx2]
     return Cell("computed", "`tilewright bench --target avx2` sets, for the measuring process:",
-                table=(("library", "environment"), *((name, " ".join(values)) for name, *values in found)))
+                table=(("library", "environment"), *((name, " ".join(values)) for name, *values in lines)))
 
 
 @rows("cblas_sgemm")
@@ -224,16 +224,16 @@ K = 64  # of the counted tiles
 
 @rows("2K m_R n_R")
 def unkernelled(setting: Setting) -> Cell:
-    found = _elements(_simulated("naive", 6, 16, K))
-    return Cell("simulated", f"The step `naive` for a tile of 6x16 and K = {K} loads {found:,} elements: 2 K 6*16 = "
-                f"{2 * K * 96:,}.", f"{found:,} loads")
+    loads = _elements(_simulated("naive", 6, 16, K))
+    return Cell("simulated", f"The step `naive` for a tile of 6x16 and K = {K} loads {loads:,} elements: 2 K 6*16 = "
+                f"{2 * K * 96:,}.", f"{loads:,} loads")
 
 
 @rows("(m_R + n_R)K")
 def kernelled(setting: Setting) -> Cell:
-    found = _elements(_simulated("registers", 6, 16, K))
-    return Cell("simulated", f"The step `registers` for the same tile loads {found:,} elements: (6 + 16) K = "
-                f"{22 * K:,}.", f"{found:,} loads")
+    loads = _elements(_simulated("registers", 6, 16, K))
+    return Cell("simulated", f"The step `registers` for the same tile loads {loads:,} elements: (6 + 16) K = "
+                f"{22 * K:,}.", f"{loads:,} loads")
 
 
 @rows("factor")
@@ -266,22 +266,22 @@ def inequality(setting: Setting) -> Cell:
 
 @rows("16x6")
 def best_tile(setting: Setting) -> Cell:
-    found = measured.tiles(setting.quick)["tiles"]
-    rank = [t["article"] for t in found].index("16x6") + 1
-    best, mine = found[0], found[rank - 1]
-    return Cell("measured", f"16x6 is number {rank} of {len(found)} tiles: {mine['gflops']['median']:.1f} GFLOP/s, "
+    tiles = measured.tiles(setting.quick)["tiles"]
+    rank = [t["article"] for t in tiles].index("16x6") + 1
+    best, mine = tiles[0], tiles[rank - 1]
+    return Cell("measured", f"16x6 is number {rank} of {len(tiles)} tiles: {mine['gflops']['median']:.1f} GFLOP/s, "
                 f"{mine['gflops']['median'] / best['gflops']['median']:.1%} of the first, {best['nr']}x{best['mr']}.",
-                f"16x6 is {rank} of {len(found)}")
+                f"16x6 is {rank} of {len(tiles)}")
 
 
 @rows("tile sizes")
 def tile_table(setting: Setting) -> Cell:
-    found = measured.tiles(setting.quick)
+    record = measured.tiles(setting.quick)
     table = [(f"{t['nr']}x{t['mr']}", "yes" if t["article"] else "", f"{(t['mr'] + 1) * t['vectors'] + 1}",
               f"{t['mr'] * t['vectors'] / (t['mr'] + t['vectors']):.2f}", f"{t['gflops']['median']:.1f}",
-              f"{t['of_peak']['median']:.0%}") for t in found["tiles"]]
+              f"{t['of_peak']['median']:.0%}") for t in record["tiles"]]
     head = "m_R x n_R", "in the article", "registers", "FMAs per load", "GFLOP/s", "of the FMA loop"
-    return Cell("measured", f"A loop of nothing but multiply-adds: {found['fma_loop_gflops']['median']:.1f} GFLOP/s. "
+    return Cell("measured", f"A loop of nothing but multiply-adds: {record['fma_loop_gflops']['median']:.1f} GFLOP/s. "
                 "`tilewright bench tiles` measures all, for any instruction set.", table=(head, *table))
 
 

@@ -81,8 +81,8 @@ def _measured(name: str) -> str:
     except Absent as absent:
         return f"{absent}."
     title = GPU_STEPS[STEPS[name]].title
-    found = [f"{rate / 1e3:.2f} TFLOP/s at {r.case.size}" for r in report.results if (rate := r.gflops(title))]
-    return f"Measured on {where(report)}: {', '.join(found)}."
+    sentences = [f"{rate / 1e3:.2f} TFLOP/s at {r.case.size}" for r in report.results if (rate := r.gflops(title))]
+    return f"Measured on {where(report)}: {', '.join(sentences)}."
 
 
 def _races() -> str:
@@ -110,10 +110,10 @@ def of_a_thread(name: str, setting: Setting) -> Cell:
     V = SIZES[step].get("V", 1)
     formula, expected = {"V1": ("2 N", 2 * N), "V1.5": ("N V + N V^2", N * V + N * V * V), "V2": ("2 N V", 2 * N * V),
                          "V3": ("2 V N", 2 * V * N)}[version]
-    found, rest = divmod(loads(step, "shared" if shared else "global"), threads(step))
+    quotient, rest = divmod(loads(step, "shared" if shared else "global"), threads(step))
     if rest:
         raise RuntimeError("threads do not read equally much")
-    return _says(found, formula, expected, f"N = {N}, V = {V}, each of {threads(step):,} threads")
+    return _says(quotient, formula, expected, f"N = {N}, V = {V}, each of {threads(step):,} threads")
 
 
 @rows("V1 threads", "V1.5 threads", "V2 threads", "V3 blocks")
@@ -195,11 +195,11 @@ def fetch(name: str, setting: Setting) -> Cell:
     if name == "V3 naive fetch":
         return Cell("compiled", code=sources.function(gpu04_shared.emit_shared, "for row, column", "fetch_b"))
     L, S, V = (SIZES["shared"][x] for x in "LSV")
-    each = [len([*gpu04_shared.walk(tid, (L // V)**2, S, L)]) for tid in range((L // V)**2)]
+    fetched = [len([*gpu04_shared.walk(tid, (L // V)**2, S, L)]) for tid in range((L // V)**2)]
     all_of_it = {at for tid in range((L // V)**2) for at in gpu04_shared.walk(tid, (L // V)**2, S, L)}
-    return Cell("computed", f"L = {L}, S = {S}, {(L // V)**2} threads: each copies {each[0]} elements, "
+    return Cell("computed", f"L = {L}, S = {S}, {(L // V)**2} threads: each copies {fetched[0]} elements, "
                 f"L S / nthreads = {L * S // (L // V)**2}; together {len(all_of_it)} different ones of {L * S}.",
-                f"{each[0]} for each thread", code=sources.function(gpu04_shared.walk) if name[0] == "c" else "")
+                f"{fetched[0]} for each thread", code=sources.function(gpu04_shared.walk) if name[0] == "c" else "")
 
 
 @rows("thread numbers", "fetch example")
@@ -239,7 +239,7 @@ def more(setting: Setting) -> Cell:
 
 
 def _rates() -> dict[str, str]:
-    found: dict[str, str] = {}
+    rates: dict[str, str] = {}
     for name in ("ladder_gpu_h200.json", "ladder_tensor_h200.json"):
         try:
             report = committed(name)
@@ -247,8 +247,8 @@ def _rates() -> dict[str, str]:
             continue
         for r in report.results:
             if r.case.size == "4096":
-                found |= {row.name: f"{rate / 1e3:.1f}" for row in r.rows if (rate := r.gflops(row.name))}
-    return found
+                rates |= {row.name: f"{rate / 1e3:.1f}" for row in r.rows if (rate := r.gflops(row.name))}
+    return rates
 
 
 # ---- compilers

@@ -32,9 +32,9 @@ def peak(instructions: str = "AVX2") -> cpu_peaks.CpuPeak:
 
 
 def native() -> CpuTarget:
-    found = tw.detect()
-    assert isinstance(found, CpuTarget)
-    return found
+    target = tw.detect()
+    assert isinstance(target, CpuTarget)
+    return target
 
 
 def threads() -> int:
@@ -95,8 +95,8 @@ def ladder(quick: bool) -> dict[str, Sample]:
 
 def step_says(name: str, quick: bool) -> str:
     """The rate of a step now, and what share of the peak that is."""
-    found = ladder(quick)
-    rate = gflops(LADDER_N, found[name])
+    seconds = ladder(quick)
+    rate = gflops(LADDER_N, seconds[name])
     best = peak().measured or 0.0
     return (f"Measured now with AVX2 on one thread, in CPU time, at n = {LADDER_N}: {rate:.1f} GFLOP/s, "
             f"{rate * 1e9 / best:.0%} of a loop of nothing but multiply-adds.")

@@ -52,11 +52,11 @@ def sgemm(setting: Setting) -> Cell:
 def alpha_beta(setting: Setting) -> Cell:
     without, using = simulated("stored"), simulated("stored", beta=3.0)
     m, n, _ = ONE_TILE
-    found = [(f"{beta:g}", str(r.of("c", "load").elements), str(r.of("c", "store").elements),
+    lines = [(f"{beta:g}", str(r.of("c", "load").elements), str(r.of("c", "store").elements),
               f"{r.of('c').efficiency:.0%}") for beta, r in ((0.0, without), (3.0, using))]
     return Cell("simulated", f"Of {m} x {n} elements of C; the last column is the share of the moved sectors that was "
-                "asked for.", f"{found[0][1]} or {found[1][1]} loads",
-                table=(("beta", "loads of C", "stores", "useful"), *found))
+                "asked for.", f"{lines[0][1]} or {lines[1][1]} loads",
+                table=(("beta", "loads of C", "stores", "useful"), *lines))
 
 
 @rows("transposed product")
@@ -93,42 +93,42 @@ def leading_dimensions(setting: Setting) -> Cell:
 
 @rows("rounds over k")
 def rounds(setting: Setting) -> Cell:
-    found = []
+    lines = []
     for k in (8, 24, 40):
         barriers = simulated("vectors", (128, 128, k)).instructions["barrier"]
-        found.append((str(k), str(barriers), str(barriers // (T * T // 32) // 2)))
+        lines.append((str(k), str(barriers), str(barriers // (T * T // 32) // 2)))
     return Cell("simulated", f"Step {GPU_STEPS['vectors'].title}, with k_S = {S} and two barriers in a round, in one "
-                f"CTA of {T * T // 32} warps.", "K / 8", table=(("K", "barriers of warps", "rounds"), *found))
+                f"CTA of {T * T // 32} warps.", "K / 8", table=(("K", "barriers of warps", "rounds"), *lines))
 
 
 @rows("elements per thread")
 def loads_per_thread(setting: Setting) -> Cell:
     k = 16
     report = simulated("padded", (128, 128, k))
-    each = report.of("a", "load").elements // (T * T) // (k // S)
+    loads = report.of("a", "load").elements // (T * T) // (k // S)
     return Cell("simulated", f"{report.of('a', 'load').elements:,} elements of A in {k // S} rounds by {T * T} "
-                f"threads: {each} for each thread and round, and as many of B.", str(each))
+                f"threads: {loads} for each thread and round, and as many of B.", str(loads))
 
 
 @rows("loads of a thread")
 def fragments(setting: Setting) -> Cell:
-    found = []
+    lines = []
     for name in ("vectors", "buffered", "warps"):
         loads = simulated(name).of(space="shared", verb="load")
         fmas = simulated(name).instructions["fma"]
-        found.append((GPU_STEPS[name].title, f"{loads.elements / (32 * fmas) * V * V:g}", f"{loads.requests:,}",
+        lines.append((GPU_STEPS[name].title, f"{loads.elements / (32 * fmas) * V * V:g}", f"{loads.requests:,}",
                       f"{loads.moved:,}", f"{loads.moved / fmas:.3f}"))
     return Cell("simulated", "Elements of shared memory for 64 multiply-adds of a thread; requests are vectors of a "
                 "warp, passes are over the banks. Step 9 delivers the same vectors in fewer passes, since two quarters "
-                "of a warp share them.", f"{found[-1][1]} for 64",
-                table=(("step", "elements", "requests", "passes", "passes per FMA"), *found))
+                "of a warp share them.", f"{lines[-1][1]} for 64",
+                table=(("step", "elements", "requests", "passes", "passes per FMA"), *lines))
 
 
 # ---- banks of shared memory
 
 @rows("banks")
 def banks(setting: Setting) -> Cell:
-    found = []
+    lines = []
     for stride in (1, 2, 4, 8, 16, 31, 32, 33):
         k = Kernel(f"stride_{stride}", threads=32, out=ptr(f32))
         lane, smem = k.thread[0], k.smem("smem", (32 * 33,), f32)
@@ -136,9 +136,9 @@ def banks(setting: Setting) -> Cell:
         k.barrier()
         k.store(k.args[0] + lane, smem[lane * stride])
         report = simulator.run(k.function, np.zeros(32, np.float32), grid=(1,))
-        found.append((str(stride), str(report.of(space="shared", verb="load").moved)))
+        lines.append((str(stride), str(report.of(space="shared", verb="load").moved)))
     return Cell("simulated", "32 lanes each read one float, so many floats apart: passes over the banks.",
-                f"{found[6][1]} passes at 32", table=(("stride", "passes"), *found))
+                f"{lines[6][1]} passes at 32", table=(("stride", "passes"), *lines))
 
 
 def padding(PAD: int) -> tuple[str, ...]:
@@ -161,19 +161,19 @@ def passes(setting: Setting) -> Cell:
 
 @rows("smem_a_ld")
 def padded_row(setting: Setting) -> Cell:
-    found = [padding(each) for each in (0, 4, 8, 12)]
+    lines = [padding(pad) for pad in (0, 4, 8, 12)]
     return Cell("simulated", f"`k.smem(\"a_smem\", ({S}, {L} + PAD), f32)` with PAD = {PAD}. Rows stay multiples of 16 "
-                "bytes, so the next choice after 4 is 8.", str(L + PAD), table=(PADDED, *found))
+                "bytes, so the next choice after 4 is 8.", str(L + PAD), table=(PADDED, *lines))
 
 
 # ---- arithmetic
 
 @rows("replays")
 def replays(setting: Setting) -> Cell:
-    found = [(str(n), str(count), str(count // 2)) for n in (1024, 2048, 4096, 8192, 12800)
+    lines = [(str(n), str(count), str(count // 2)) for n in (1024, 2048, 4096, 8192, 12800)
              if (count := gpu_rules.replays(n))]
     return Cell("computed", "Launches, and how many of the last ones count.", f"{gpu_rules.replays(4096)} at 4096",
-                table=(("n", "launches", "averaged"), *found), code=functions(gpu_rules.replays))
+                table=(("n", "launches", "averaged"), *lines), code=functions(gpu_rules.replays))
 
 
 @rows("sizes")
@@ -185,39 +185,39 @@ def sizes(setting: Setting) -> Cell:
 
 @rows("alignment of vector loads")
 def alignment(setting: Setting) -> Cell:
-    target, found = targets.target("h200"), []
+    target, lines = targets.target("h200"), []
     for n, address in ((1024, 0), (1026, 0), (1025, 0), (1024, 16), (1024, 512)):
         vector = next(width for width in (4, 2, 1) if n % width == 0 and address % (4 * width) == 0)
-        found.append((str(n), str(address), str(vector), choose(target, n, n, n, address, n, address, n)))
+        lines.append((str(n), str(address), str(vector), choose(target, n, n, n, address, n, address, n)))
     return Cell("computed", "The widest load of neighbours in every row, in floats, and the step that is chosen.",
-                "4 floats by 4", table=(("leading dimension", "address", "floats", "step"), *found))
+                "4 floats by 4", table=(("leading dimension", "address", "floats", "step"), *lines))
 
 
 @rows("padding for tensor cores")
 def any_size(setting: Setting) -> Cell:
     import tilewright as tw
 
-    target, found = targets.target("h200"), []
+    target, lines = targets.target("h200"), []
     for size in ((1024, 1024, 1024), (1001, 1003, 1005)):
         plan = str(tw.plan(Gemm(*size, "f16"), target))
-        found.append((" x ".join(map(str, size)), plan))
+        lines.append((" x ".join(map(str, size)), plan))
     return Cell("computed", "The plans of two products of f16 on an H200.", "any size",
-                table=(("m x n x k", "plan"), *found))
+                table=(("m x n x k", "plan"), *lines))
 
 
 @rows("best tiles")
 def best_tiles(setting: Setting) -> Cell:
     import tilewright as tw
 
-    found = []
+    lines = []
     for name in ("sm_80", "sm_86", "sm_89", "h200"):
         target: Any = targets.target(name)
         for n in (1024, 2048, 4096, 8192):
             plan: Any = tw.plan(Gemm(n, n, n), target)
-            found.append((target.model.removeprefix("NVIDIA "), str(n), str(plan).split(" warp=")[0]))
+            lines.append((target.model.removeprefix("NVIDIA "), str(n), str(plan).split(" warp=")[0]))
     return Cell("computed", "Plans of f32 by the cost model (H200: with what was measured on one).",
-                next(plan for chip, n, plan in found if "3090" in chip and n == "2048")[:22],
-                table=(("chip", "n", "plan"), *found))
+                next(plan for chip, n, plan in lines if "3090" in chip and n == "2048")[:22],
+                table=(("chip", "n", "plan"), *lines))
 
 
 A_BYTES, A_TILE = gpu08_buffered.A_BUFFER, gpu08_buffered.A_ROW * S * f32.bytes

@@ -61,7 +61,7 @@ def timed(r: Result, name: str) -> str:
 def points(report: Report, name: str, what: str) -> list[tuple[float, float]]:
     """(n, value) for TFLOP/s (""), a figure of the GPU's state, or "share": of the multiply-adds that could be started
     at the clock that was held."""
-    found = []
+    series = []
     for r in report.results:
         row = timed(r, name)
         rate, clock = r.gflops(row), tables.state(r, row, "sm_mhz")
@@ -71,8 +71,8 @@ def points(report: Report, name: str, what: str) -> list[tuple[float, float]]:
             sms = report.machine["gpu"].get("sms", target.sms)
             value = 1e5 * rate / (2 * target.fma_f32 * sms * clock) if rate and clock else None
         if value is not None:
-            found.append((float(r.case.problem.n), float(value)))
-    return found
+            series.append((float(r.case.problem.n), float(value)))
+    return series
 
 
 def _pictures(panels: dict[str, Series]) -> str:
@@ -82,11 +82,11 @@ def _pictures(panels: dict[str, Series]) -> str:
 
 def _table(panels: dict[str, Series]) -> tuple[tuple[str, ...], ...]:
     """Sizes below each other, at most a dozen of them."""
-    columns = [(f"{name}, {label}", dict(found)) for label, series in panels.items() for name, found in series.items()]
-    sizes = sorted({n for _, found in columns for n in found})
+    columns = [(f"{name}, {label}", dict(line)) for label, series in panels.items() for name, line in series.items()]
+    sizes = sorted({n for _, line in columns for n in line})
     kept = sizes if len(sizes) <= 12 else [*sizes[:-1:-(-len(sizes) // 11)], sizes[-1]]
     return (("n", *(head for head, _ in columns)),
-            *((f"{n:g}", *(f"{found[n]:.4g}" if n in found else "-" for _, found in columns)) for n in kept))
+            *((f"{n:g}", *(f"{line[n]:.4g}" if n in line else "-" for _, line in columns)) for n in kept))
 
 
 def _mean(report: Report, name: str, what: str = "") -> float | None:
@@ -99,7 +99,7 @@ def _mean(report: Report, name: str, what: str = "") -> float | None:
 def free(names: tuple[str, ...], setting: Setting) -> Cell:
     """Rates, watts and clocks with free clocks."""
     report, how = sweep(setting.quick)
-    panels = {label: {name: found for name in (*names, CUBLAS) if (found := points(report, name, what))}
+    panels = {label: {name: line for name in (*names, CUBLAS) if (line := points(report, name, what))}
               for label, what in PANELS.items()}
     panels = {label: series for label, series in panels.items() if series}
     ratios = [(name, ratio) for name in names if (ratio := _mean(report, name))]
@@ -114,7 +114,7 @@ def free(names: tuple[str, ...], setting: Setting) -> Cell:
 def locked(names: tuple[str, ...], setting: Setting) -> Cell:
     """What is left of rates once the clock is taken out of them."""
     report, how = sweep(setting.quick)
-    series = {name: found for name in (*names, CUBLAS) if (found := points(report, name, "share"))}
+    series = {name: points_of_name for name in (*names, CUBLAS) if (points_of_name := points(report, name, "share"))}
     if not series:
         return _bounds(names)
     panels = {"%": series}
@@ -126,8 +126,8 @@ def locked(names: tuple[str, ...], setting: Setting) -> Cell:
 def _bounds(names: tuple[str, ...]) -> Cell:
     """Without clocks: what the instructions allow, as the simulator counts them."""
     report = committed("ladder_gpu_simulated.json")
-    found = {c.title: c for c in ladders.counted(report)}
-    kept = [found[name] for name in dict.fromkeys((*names, *TITLES.values())) if name in found]
+    by_title = {c.title: c for c in ladders.counted(report)}
+    kept = [by_title[name] for name in dict.fromkeys((*names, *TITLES.values())) if name in by_title]
     rows = tuple((c.title, c.bound[0], f"{c.bound[1]:.1%}") for c in kept)
     return Cell("committed", "The committed measurements have no clocks. What a locked clock shows, the kernel's "
                 f"instructions alone, is counted by the simulator ({where(report)}): the share of the peak that they "
@@ -156,15 +156,15 @@ def _ours(setting: Setting) -> tuple[Report, str]:
 
 def of_the_peak(setting: Setting) -> Cell:
     report, how = _ours(setting)
-    found = [r for r in report.results if r.case.suite in ("sweep", "square")]
-    target: Any = targets.target(found[0].isa)
+    results = [r for r in report.results if r.case.suite in ("sweep", "square")]
+    target: Any = targets.target(results[0].isa)
     gpu = report.machine["gpu"]
     peak = 2e6 * target.fma_f32 * gpu.get("sms", target.sms) * (gpu.get("max_sm_mhz") or target.clock / 1e6)
-    shares = {r.case.problem.n: 1e9 * (r.gflops() or 0.0) / peak for r in found}
+    shares = {r.case.problem.n: 1e9 * (r.gflops() or 0.0) / peak for r in results}
     n = max(shares, key=shares.__getitem__)
-    ratio = geometric_mean([ratio.median for r in found if (ratio := r.ratio(CUBLAS))])
+    ratio = geometric_mean([ratio.median for r in results if (ratio := r.ratio(CUBLAS))])
     return Cell(how, f"{where(report)}: at most {shares[n]:.1%} of {peak / 1e12:.1f} TFLOP/s, at n = "
-                f"{n}, and {ratio:.3f} times cuBLAS's rate (geometric mean of {len(found)} sizes).",
+                f"{n}, and {ratio:.3f} times cuBLAS's rate (geometric mean of {len(results)} sizes).",
                 f"{shares[n]:.0%}, {ratio:.2f}x", table=(("n", "of the peak"), *((str(n), f"{x:.1%}")
                                                                             for n, x in shares.items())))
 

@@ -54,12 +54,12 @@ def _made(made: Reproduction) -> str:
 
 
 def _contents(sections: list[tuple[str, list[Done]]]) -> str:
-    found = ['<ol><li><a href="#overview">Overview</a></li>']
+    lines = ['<ol><li><a href="#overview">Overview</a></li>']
     for name, rows in sections:
         inner = "".join(f'<li><a href="#{anchor(done.row.item.name)}">{_inline(done.row.item.title)}</a></li>'
                         for done in rows)
-        found.append(f'<li><a href="#{anchor(name)}">{_inline(name)}</a><ol>{inner}</ol></li>')
-    return "\n".join(found) + "</ol>"
+        lines.append(f'<li><a href="#{anchor(name)}">{_inline(name)}</a><ol>{inner}</ol></li>')
+    return "\n".join(lines) + "</ol>"
 
 
 def _overview(made: Reproduction) -> str:

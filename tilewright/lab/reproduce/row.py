@@ -101,7 +101,7 @@ def source(name: str) -> Source:
     sections = data.pop("sections")
     items = tuple(Item(section=section["name"], **item) for section in sections for item in section["items"])
     names = [item.name for item in items]
-    if twice := sorted({each for each in names if names.count(each) > 1}):
+    if twice := sorted({one for one in names if names.count(one) > 1}):
         raise ValueError(f"{name} has two items called {twice[0]!r}")
     return Source(name, items=items, **data)
 
@@ -110,10 +110,10 @@ def figure(name: str, setting: Setting) -> Cell:
     """The drawing "SOURCE/NAME" of the catalogue, with its caption."""
     from tilewright.lab.drawing.catalogue import FIGURES
 
-    found = FIGURES.get(name) or FIGURES.get(name.rpartition(".")[0])
-    if found is None or found.draw is None:
-        raise Absent(found.reason if found else f"the drawing {name} is not made yet")
-    return Cell("drawn", found.caption, svg=found.draw())
+    picture = FIGURES.get(name) or FIGURES.get(name.rpartition(".")[0])
+    if picture is None or picture.draw is None:
+        raise Absent(picture.reason if picture else f"the drawing {name} is not made yet")
+    return Cell("drawn", picture.caption, svg=picture.draw())
 
 
 def drawing(name: str) -> str:

@@ -92,9 +92,9 @@ def reproduce(name: str, setting: Setting, only: Sequence[str] = (),
     for row in rows:
         before(row)
         done.append(make(row, setting))
-    beside = Load.now().beside(load_before)
+    machine_load = Load.now().beside(load_before)
     return Reproduction(source(name), setting, done, machine.now(), machine.commit(), machine.describe(),
-                        round(beside.get("others") or 0.0, 2), time.monotonic() - began)
+                        round(machine_load.get("others") or 0.0, 2), time.monotonic() - began)
 
 
 # ---- what rows are made of

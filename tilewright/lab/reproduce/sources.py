@@ -38,9 +38,9 @@ def _code(name: str, kernel: Function, target: str) -> str:
 def excerpt(kernel: Function, pattern: str, target: str = "sm_90a", most: int = 12) -> str:
     """The lines of a kernel's assembly that match, without directives and loads of arguments; at most so many."""
     lines = [line.strip().replace("\t", " ") for line in _code(kernel.name, kernel, target).splitlines()]
-    found = [line for line in lines if re.search(pattern, line) and not line.startswith(("ld.param", "//", "."))]
-    left = len(found) - most
-    return "\n".join(found[:most] + ([f"... and {left} more"] if left > 0 else []))
+    shown = [line for line in lines if re.search(pattern, line) and not line.startswith(("ld.param", "//", "."))]
+    left = len(shown) - most
+    return "\n".join(shown[:most] + ([f"... and {left} more"] if left > 0 else []))
 
 
 def loop(text: str) -> str:

@@ -25,16 +25,16 @@ WITHOUT = (("padded", "PAD", 0, "without padding", "rows of 128 words, so that a
 def of_step(step: str, target: Target, sizes: tuple[int, int, int] | None, breaks: bool, tell: Tell
             ) -> list[dict[str, Any]]:
     """A step of the ladder, and where it pads or swizzles the same without."""
-    found = steps.step(step, target)
+    ladder_step = steps.step(step, target)
     launch = launches.of_step(step, target, sizes)
-    rows = [_data(launch, target, found.title, found.idea, step, breaks, tell)]
-    if isinstance(found, steps.GpuStep):
-        loaded, shared = found.moves(*launch.size, **launch.chosen)
+    rows = [_data(launch, target, ladder_step.title, ladder_step.idea, step, breaks, tell)]
+    if isinstance(ladder_step, steps.GpuStep):
+        loaded, shared = ladder_step.moves(*launch.size, **launch.chosen)
         rows[0]["formulas"] = {"global": 4 * loaded, "shared": 4 * shared}
     for name, parameter, value, title, idea in WITHOUT:
         if step == name and isinstance(target, GpuTarget):
             launch = launches.of_step(step, target, sizes, **{parameter: value})
-            rows.append(_data(launch, target, f"{found.title}, {title}", idea, f"{name}-without", False, tell))
+            rows.append(_data(launch, target, f"{ladder_step.title}, {title}", idea, f"{name}-without", False, tell))
             rows[1]["short"] = title
     return rows
 
@@ -60,9 +60,9 @@ def _data(launch: Launch, target: Target, title: str, idea: str, name: str, brea
     tell(f"record {title}")
     made = Record(launch, title, idea, name)
     tell(f"compile {title}")
-    found = code.listings(launch.functions, target)
+    listings = code.listings(launch.functions, target)
     made.data["code"] = {language: [[text, [] if place is None else made.places.get(place, [])]
-                                    for text, place in lines] for language, lines in found.items()}
+                                    for text, place in lines] for language, lines in listings.items()}
     if not isinstance(target, CpuTarget):
         peak, what = counts.peak(launch.functions[-1], target, False)
         made.data["chip"] = {"peak": peak, "what": what, "bandwidth": target.bandwidth, "model": target.model}

@@ -23,7 +23,7 @@ _NOISE = re.compile(r"\s*(\.(?!L)\w+|//|;|#)|\.L(func|tmp|debug|info|line)\w*:|\
 
 def listings(functions: Sequence[Any], target: Target) -> dict[str, Listing]:
     """By name of the language; without what a target cannot be compiled for here."""
-    every = list(dict.fromkeys(each for function in functions for each in (*function.callees(), function)))
+    every = list(dict.fromkeys(called for function in functions for called in (*function.callees(), function)))
     name = NAMES.get(type(target), "GCN")
     try:
         return {"LLVM IR": ir(llvm.text(every, target, lines=True))[:MOST],
@@ -37,8 +37,8 @@ def ir(text: str) -> Listing:
     entries = {int(x[1]): (x[2], x[3]) for x in map(_ENTRY.match, text.splitlines()) if x}
 
     def field(body: str, name: str) -> str:
-        found = re.search(rf'{name}: (?:"([^"]*)"|!?([\w-]+))', body)
-        return "" if found is None else found[1] or found[2]
+        listing = re.search(rf'{name}: (?:"([^"]*)"|!?([\w-]+))', body)
+        return "" if listing is None else listing[1] or listing[2]
 
     def file(number: int) -> str:
         kind, body = entries[number]
@@ -49,23 +49,23 @@ def ir(text: str) -> Listing:
     def place(number: int) -> Place | None:
         kind, body = entries.get(number, ("", ""))
         return (file(int(field(body, "scope"))), int(field(body, "line"))) if kind == "DILocation" else None
-    found: Listing = []
+    listing: Listing = []
     inside = False
     for line in text.splitlines():
         inside |= line.startswith("define")
         if not inside:
             continue
         number = None if line.startswith("define") else _META.search(line)
-        found.append((_META.sub("", line).rstrip(" ,").replace('"', ""), number and place(int(number[1]))))
+        listing.append((_META.sub("", line).rstrip(" ,").replace('"', ""), number and place(int(number[1]))))
         inside &= line != "}"
-    return found
+    return listing
 
 
 def assembly(text: str) -> Listing:
     """Assembly or PTX without directives."""
     lines = text.splitlines()
     files = {x[1]: os.path.basename(x[2]) for x in map(_FILE.match, lines) if x}
-    found: Listing = []
+    listing: Listing = []
     now: Place | None = None
     for line in lines:
         if _END.match(line):
@@ -76,7 +76,7 @@ def assembly(text: str) -> Listing:
             continue
         elif re.match(r"[.$]?\w+:", line):
             now = now if line.startswith((".", "$")) else None
-            found.append((line.rstrip(), None))
+            listing.append((line.rstrip(), None))
         else:
-            found.append((line.replace("\t", "    ").rstrip(), now))
-    return found
+            listing.append((line.replace("\t", "    ").rstrip(), now))
+    return listing

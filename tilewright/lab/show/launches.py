@@ -24,28 +24,28 @@ TILED, TENSOR = (128, 128, 24), 192
 
 def small(step: str, target: Target) -> Sizes:
     """The sizes of a step that are shown unless others are asked for."""
-    found = steps.step(step, target)
+    ladder_step = steps.step(step, target)
     if isinstance(target, AmdTarget):
-        atom = found.atom(target.name)
+        atom = ladder_step.atom(target.name)
         return atom.m, atom.n, atom.k
     if isinstance(target, CpuTarget):
         return (4, 8, 4) if step == "naive" else _cpu_sizes(step, target)
-    if isinstance(found, steps.TensorStep):
-        rows, columns = found.tile
-        return rows * found.ctas, columns, TENSOR
+    if isinstance(ladder_step, steps.TensorStep):
+        rows, columns = ladder_step.tile
+        return rows * ladder_step.ctas, columns, TENSOR
     return SMALL.get(step, TILED)
 
 
 def of_step(step: str, target: Target, sizes: Sizes | None = None, **changed: Any) -> Launch:
     """A step of the target's ladder; `changed` are parameters of its emitter. ValueError for what it cannot do."""
-    found, size = steps.step(step, target), sizes or small(step, target)
+    ladder_step, size = steps.step(step, target), sizes or small(step, target)
     if isinstance(target, AmdTarget):
-        return _of_amd(found, target, size)
+        return _of_amd(ladder_step, target, size)
     if isinstance(target, CpuTarget):
-        return _of_cpu(step, found, target, size)
-    if isinstance(found, steps.Choice):
-        raise ValueError(f"step {found.title} has no kernel of its own: show {', '.join(found.among)}")
-    return _of_gpu(step, found, target, size, changed)
+        return _of_cpu(step, ladder_step, target, size)
+    if isinstance(ladder_step, steps.Choice):
+        raise ValueError(f"step {ladder_step.title} has no kernel of its own: show {', '.join(ladder_step.among)}")
+    return _of_gpu(step, ladder_step, target, size, changed)
 
 
 def _record(emit: Callable[..., Any], *args: Any, **sizes: Any) -> Any:

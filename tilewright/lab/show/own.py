@@ -20,18 +20,18 @@ def named(text: str, what: str) -> Any:
     path, _, name = text.rpartition(":")
     if not path or not Path(path).is_file():
         raise ValueError(f"FILE.py:{what} must name a file that is there, not {text!r}")
-    found = runpy.run_path(path).get(name)
-    if found is None:
+    value = runpy.run_path(path).get(name)
+    if value is None:
         raise ValueError(f"{path} has no {name}")
-    return found
+    return value
 
 
 def of_file(text: str, arguments: Sequence[str], target: Target, grid: str | None) -> Launch:
     """The launch of an emitter, or what `tilewright.kernel` made of one. ValueError for what cannot be shown."""
-    found, name = named(text, "KERNEL"), text.rpartition(":")[2]
+    kernel, name = named(text, "KERNEL"), text.rpartition(":")[2]
     with callers():
-        emit = getattr(found, "emit", found)
-        function = found.function(target) if hasattr(found, "function") and emit is found else emit()
+        emit = getattr(kernel, "emit", kernel)
+        function = kernel.function(target) if hasattr(kernel, "function") and emit is kernel else emit()
     if not isinstance(function, Function):
         raise ValueError(f"{name} must return the recorded kernel, k.function, not {function!r}")
     return launch(function, arguments, target, tuple(int(x) for x in grid.split(",")) if grid else (1, 1))

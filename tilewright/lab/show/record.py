@@ -73,10 +73,10 @@ class Record:
     @property
     def places(self) -> dict[tuple[str, int], list[int]]:
         """(file by its base name, line) → the record's lines."""
-        found: dict[tuple[str, int], list[int]] = {}
+        positions: dict[tuple[str, int], list[int]] = {}
         for number, line in enumerate(self.lines.rows):
-            found.setdefault((_base(line.file), line.number), []).append(number)
-        return found
+            positions.setdefault((_base(line.file), line.number), []).append(number)
+        return positions
 
     def finish(self) -> None:
         """Write the lines, when all are known."""
@@ -157,11 +157,11 @@ class Record:
 
     def _launches(self) -> list[Any]:
         """For a plan with several: name, first CTA, columns of the grid, threads, and how many CTAs."""
-        found, first = [], 0
+        launches, first = [], 0
         for function, grid in self.launch.launches:
-            found.append([function.name, first, grid[0], list(function.threads or (1, 1)), int(np.prod(grid))])
-            first += found[-1][-1]
-        return found
+            launches.append([function.name, first, grid[0], list(function.threads or (1, 1)), int(np.prod(grid))])
+            first += launches[-1][-1]
+        return launches
 
     def _scales(self) -> Any:
         """Scales of blocks as numbers: A's row by row, B's column by column."""
@@ -182,26 +182,26 @@ class Record:
                 "moved": t.moved, "ideal": t.ideal}
 
     def _arrays(self) -> dict[str, Any]:
-        found = {}
+        arrays = {}
         for function in self.launch.functions:
             for array in function.arrays:
                 if array.space == "shared":
-                    found[array.name] = {"space": "shared", "item": array.element.bytes, "size": array.size,
+                    arrays[array.name] = {"space": "shared", "item": array.element.bytes, "size": array.size,
                                          "shape": list(function.shape(array))}
         for step in self.steps:
             e = step.event
-            if e.array and e.array not in found:
-                found[e.array] = {"space": e.space, "item": e.item, "size": 0, "shape": []}
+            if e.array and e.array not in arrays:
+                arrays[e.array] = {"space": e.space, "item": e.item, "size": 0, "shape": []}
             if e.array and e.space != "shared":
                 for x in step.requests:
-                    own = found[e.array]
+                    own = arrays[e.array]
                     own["size"] = max(own["size"], int(np.max(x.at)) + e.width)
-            elif e.array and e.item < found[e.array]["item"]:           # bytes, used as elements of a type
+            elif e.array and e.item < arrays[e.array]["item"]:          # bytes, used as elements of a type
                 pass
-            elif e.array and e.item > found[e.array]["item"]:
-                own = found[e.array]
+            elif e.array and e.item > arrays[e.array]["item"]:
+                own = arrays[e.array]
                 own["size"], own["item"] = own["size"] * own["item"] // e.item, e.item
-        return found
+        return arrays
 
     def _roles(self) -> list[Any]:
         roles = {node.name: [node.name, node.first, node.warps] for function in self.launch.functions
@@ -220,10 +220,10 @@ class Record:
                 place = self.lines.rows[line]
                 function = (place.file, *_function(place.file, place.number))
                 depth[function] = max(depth[function], i + 1)
-        found = sorted(depth, key=lambda x: (-depth[x], x[0], x[2]))
+        sources = sorted(depth, key=lambda x: (-depth[x], x[0], x[2]))
         return [{"file": _base(file), "name": name, "first": first, "lines": [
             text.rstrip("\n") for text in linecache.getlines(file)[first - 1:last]]}
-            for file, name, first, last in found]
+            for file, name, first, last in sources]
 
     # ---- with a line left out
 
@@ -231,16 +231,16 @@ class Record:
         """What the simulator says of the kernel without each of its barriers, waits and fences."""
         lines: dict[Any, str] = {}
         for function in self.launch.functions:
-            for each in (*function.callees(), function):
-                for node in each.walk():
+            for called in (*function.callees(), function):
+                for node in called.walk():
                     name = node.operation.name if isinstance(node, Op) and not node.defines else ""
                     if any(word in name for word in BREAKABLE) and "init" not in name:
                         lines.setdefault(node.line, name)
-        found = []
+        changes = []
         for line, name in [*lines.items()][:MOST_BROKEN]:
             tell(f"without {line}")
-            found.append(self._without(line, name))
-        return found
+            changes.append(self._without(line, name))
+        return changes
 
     def _without(self, line: Any, name: str) -> dict[str, Any]:
         launch = self.launch

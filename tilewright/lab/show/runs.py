@@ -89,7 +89,7 @@ def numbered(launch: Launch, events: list[Event]) -> list[Event]:
     """Threads of several launches numbered on, each launch's CTAs behind those of the one before."""
     if not launch.launches:
         return events
-    found, at, first, lanes = [], 0, 0, launch.lanes
+    numbers, at, first, lanes = [], 0, 0, launch.lanes
     names = [{x.name for x in (function, *function.callees())} for function, _ in launch.launches]
     for event in events:
         while event.function not in names[at]:
@@ -97,8 +97,8 @@ def numbered(launch: Launch, events: list[Event]) -> list[Event]:
             at += 1
         size = -(-int(np.prod(launch.launches[at][0].threads)) // launch.warp) * launch.warp
         threads = (first + event.threads // size) * lanes + event.threads % size
-        found.append(replace(event, threads=threads, price=event.price and _moved(event.price, launch, first, size)))
-    return found
+        numbers.append(replace(event, threads=threads, price=event.price and _moved(event.price, launch, first, size)))
+    return numbers
 
 
 def _moved(price: Callable[[], Any], launch: Launch, first: int, size: int) -> Callable[[], Any]:
@@ -157,16 +157,16 @@ def _numbers(events: Sequence[Event], count: int, most: int, again: Callable[[An
              digits: Callable[[Event], Any]) -> list[Any]:
     """Which of `count` numbers each event's values are, from runs on their digits, of 1 ... `most`."""
     numbers = np.arange(count)
-    found: list[Any] = [None] * len(events)
+    filled: list[Any] = [None] * len(events)
     scale, known = 1, count
     while known:
         run = again(numbers // scale % most + 1)
         if [(e.what, e.line) for e in run] != [(e.what, e.line) for e in events]:
             return [None] * len(events)                 # it depends on the data what the kernel does
         for i, event in enumerate(run):
-            found[i] = _more(found[i], digits(event), scale, most)
+            filled[i] = _more(filled[i], digits(event), scale, most)
         scale, known = scale * most, known // most
-    return [None if x is None else tuple(np.where(y > count, 0, y) for y in x) for x in found]
+    return [None if x is None else tuple(np.where(y > count, 0, y) for y in x) for x in filled]
 
 
 def _bytes(event: Event) -> Any:
@@ -239,8 +239,8 @@ def _plain(x: Any, kind: Any, values: Any = None) -> Any:
         if values is not None:
             at = np.searchsorted(values, numbers).clip(0, len(values) - 1)
             return np.where(values[at] == numbers, at, 0)
-        whole = np.isfinite(numbers) & (numbers == np.round(numbers)) & (numbers > 0) & (numbers < 256)
-    return np.where(whole, numbers, 0).astype(np.int64)
+        integral = np.isfinite(numbers) & (numbers == np.round(numbers)) & (numbers > 0) & (numbers < 256)
+    return np.where(integral, numbers, 0).astype(np.int64)
 
 
 def _more(known: Any, digits: Any, scale: int, most: int) -> Any:

@@ -136,12 +136,12 @@ def _counted(step: str, target: GpuTarget, **chosen: int) -> dict[str, Any]:
     (m, n, k), function = launch.size, launch.functions[-1]
     a, b, c = (np.ones(shape, kind) for shape, kind in zip(((m, k), (k, n), (m, n)), launch.formats))
     report = launch.run(a, b, c)
-    found: dict[str, Any] = {}
+    totals: dict[str, Any] = {}
     for verb in ("load", "store"):
         shared = report.of(space="shared", verb=verb)
-        found |= {f"passes of {verb}s": shared.moved, f"conflicts of {verb}s": shared.conflicts}
+        totals |= {f"passes of {verb}s": shared.moved, f"conflicts of {verb}s": shared.conflicts}
     memory = report.of(space="global")
     counted = bound.Launch(counts.from_report(report), prod(launch.grid), -(-prod(function.threads) // function.warp),
                            bytes=memory.distinct)
-    return found | {"sectors of global memory": memory.moved, "seconds": bound.bound(counted, target).seconds,
+    return totals | {"sectors of global memory": memory.moved, "seconds": bound.bound(counted, target).seconds,
                     "bytes of shared memory": sum(x.shared_bytes for x in launch.functions)}

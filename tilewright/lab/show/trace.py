@@ -77,8 +77,8 @@ class Steps:
         self.waits: dict[int, Any] = {}                 # warp → what it waits for
         self.flying: dict[Any, list[int]] = defaultdict(list)           # key → steps of copies in flight
         self.groups: list[list[int]] = [[]]             # of cp.async, the last one open
-        for event, found, self.scales in zip(events, ids, scales):
-            self.add(event, found)
+        for event, numbers, self.scales in zip(events, ids, scales):
+            self.add(event, numbers)
             if len(self.steps) > MOST_STEPS:
                 raise ValueError(f"the run has more than {MOST_STEPS} steps: show it at smaller sizes")
 

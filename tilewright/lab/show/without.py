@@ -23,9 +23,9 @@ def without(function: Function, line: Line | int) -> Function:
 
     def cut(nodes: list) -> list:
         return [_copied(node, cut) for node in nodes if stays(node)]
-    changed = {each: replace(each, body=cut(each.body)) for each in (*function.callees(), function)}
-    for each in changed.values():
-        for node in each.walk():
+    changed = {called: replace(called, body=cut(called.body)) for called in (*function.callees(), function)}
+    for called in changed.values():
+        for node in called.walk():
             if isinstance(node, Call) and node.callee in changed:
                 node.callee = changed[node.callee]
     if not left:

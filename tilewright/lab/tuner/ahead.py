@@ -96,10 +96,10 @@ def _counts(threads: Any, chip: Any) -> list[int | None]:
         return []
     if not isinstance(chip, CpuTarget):
         raise ValueError(f"threads is for CPUs, and {chip.name} is a GPU: it must be None, not {threads}")
-    found = [threads] if isinstance(threads, int) else [*threads]
-    if not found or not all(isinstance(x, int) and x > 0 for x in found):
+    counts = [threads] if isinstance(threads, int) else [*threads]
+    if not counts or not all(isinstance(x, int) and x > 0 for x in counts):
         raise ValueError(f"threads must be positive whole numbers, not {threads!r}")
-    return found
+    return counts
 
 
 def _kernel(problem: Any, chip: Any, count: int | None) -> tuple[Any, int]:
@@ -121,17 +121,17 @@ def _host_code(chip: Any) -> list[Asked]:
 def _packed(chip: Any, products: dict[str, tuple[Any, int]], asked: list[Asked]) -> bytes:
     """The file."""
     with ThreadPoolExecutor(cpus().count) as pool:                  # an assembler is a process of its own
-        codes = [each.content() for each in asked]
-        machines = [*pool.map(_assembled, codes, (each.target for each in asked))]
-    pieces = [bundle.Piece(repr(each.key), 0, 0, 0, len(code)) for each, code in zip(asked, machines)]
+        codes = [one.content() for one in asked]
+        machines = [*pool.map(_assembled, codes, (one.target for one in asked))]
+    pieces = [bundle.Piece(repr(one.key), 0, 0, 0, len(code)) for one, code in zip(asked, machines)]
     listed = [bundle.Product(name, dict(vars(kernel.problem)), threads, _chosen(kernel))
               for name, (kernel, threads) in products.items()]
-    modules = sorted({each.emit.partition(":")[0] for each in asked})
+    modules = sorted({one.emit.partition(":")[0] for one in asked})
     made = {"date": machine.now(), "machine": machine.describe()["cpu"], "assembler": _assembler(chip),
             **machine.versions("llvmlite")}
     index = bundle.Index(__version__, sources.digest(*modules), tuple(modules), _target(chip, asked), made,
                          tuple(pieces), tuple(listed))
-    return bundle.packed(index, [code + each for code, each in zip(codes, machines)])
+    return bundle.packed(index, [code + one for code, one in zip(codes, machines)])
 
 
 def _chosen(kernel: Any) -> tuple[bundle.Chosen, ...]:
@@ -142,7 +142,7 @@ def _chosen(kernel: Any) -> tuple[bundle.Chosen, ...]:
 def _target(chip: Any, asked: list[Asked]) -> bundle.Target:
     if not isinstance(chip, CpuTarget):
         return bundle.Target(chip.name, chip.code_key)
-    extended = [each.target for each in asked if each.target.code_key != chip.code_key]
+    extended = [product.target for product in asked if product.target.code_key != chip.code_key]
     extensions = extended[0].extensions if extended else ()
     return bundle.Target(chip.name, chip.code_key, (*cpu.NEEDS[chip.name], *extensions), extensions)
 

@@ -40,10 +40,10 @@ class Plans(Contenders):
         self.found: Any = None
 
     def wrong(self) -> str | None:
-        found = np.asarray(self.found, np.float64)
+        values = np.asarray(self.found, np.float64)
         if self.wanted is None:
-            self.wanted = found
-        apart = float(np.abs(found - self.wanted).max(initial=0))
+            self.wanted = values
+        apart = float(np.abs(values - self.wanted).max(initial=0))
         return None if apart <= self.allowed else f"an element is {apart:.2g} from the expected one"
 
 

@@ -99,7 +99,7 @@ def _on_gpu(launch: Launch, t: Any, unit: Unit) -> Cost:
     full, rest = divmod(ctas, units * resident)
     total = full * max(resident * busy, alone) + (max(ceil(rest / units) * busy, alone) if rest else 0.0)
     turns = full * resident + ceil(rest / units)                        # CTAs of the unit that has the most
-    parts = {cause: each / ctas * turns / t.clock for cause, each in clocks.items()}
+    parts = {cause: ticks / ctas * turns / t.clock for cause, ticks in clocks.items()}
     parts |= {"memory": launch.bytes / (MEMORY * t.bandwidth), "waiting": (total - turns * busy) / t.clock}
     seconds = unit.start + max(total / t.clock, parts["memory"])
     return Cost(seconds, tuple(parts.items()), rounds=ctas / (units * resident))

@@ -38,9 +38,9 @@ def promising(shape: Any, target: Any, count: int) -> list[Any]:
     plans = [plan for plan in plans if price(shape, plan, target).seconds <= limit]
     differing = various(plans)
     few = -(-count // 4)
-    found = dict.fromkeys([*differing[:max(count - few, 1)], *near[:few], *differing, *near, *plans])
-    found.pop(model, None)
-    return [model, *found][:count]
+    chosen = dict.fromkeys([*differing[:max(count - few, 1)], *near[:few], *differing, *near, *plans])
+    chosen.pop(model, None)
+    return [model, *chosen][:count]
 
 
 def _kind(plan: Any) -> tuple[str, ...]:
@@ -51,26 +51,26 @@ def _kind(plan: Any) -> tuple[str, ...]:
 
 def _in_turn(first: list[Any], then: list[Any]) -> list[Any]:
     """Both, without what was there: one of `then` after each of `first`."""
-    found: dict[Any, None] = dict.fromkeys(first[:1])
+    ordered: dict[Any, None] = dict.fromkeys(first[:1])
     rest, more = iter(first), iter(then)
-    while len(found) < len({*first, *then}):
+    while len(ordered) < len({*first, *then}):
         for source in (rest, more):
-            if (plan := next((plan for plan in source if plan not in found), None)) is not None:
-                found[plan] = None
-    return [*found]
+            if (plan := next((plan for plan in source if plan not in ordered), None)) is not None:
+                ordered[plan] = None
+    return [*ordered]
 
 
 def various(plans: list[Any]) -> list[Any]:
     """The plans that bring an algorithm, tile, block size or split that none before them has: plans that are much alike
     are about as fast."""
-    found: list[Any] = []
+    chosen: list[Any] = []
     seen: set[tuple[object, ...]] = set()
     for plan in plans:
         traits = _traits(plan)
         if traits - seen:
-            found.append(plan)
+            chosen.append(plan)
             seen |= traits
-    return found
+    return chosen
 
 
 def _traits(plan: Any) -> set[tuple[object, ...]]:
@@ -96,6 +96,6 @@ def neighbours(plan: CpuPlan, shape: Shape, target: CpuTarget) -> Iterator[CpuPl
         steps += [{"nc": max(plan.nc // plan.nr // 2, 1) * plan.nr}]
     if plan.algorithm == "in_place":
         steps += [{"jc_ways": plan.ic_ways, "ic_ways": plan.jc_ways}]
-    found = (dataclasses.replace(plan, **step) for step in steps)   # type: ignore[arg-type]
-    legal = [p for p in dict.fromkeys(found) if p != plan and not p.violations(shape, target)]
+    changed = (dataclasses.replace(plan, **step) for step in steps)  # type: ignore[arg-type]
+    legal = [p for p in dict.fromkeys(changed) if p != plan and not p.violations(shape, target)]
     yield from sorted(legal, key=lambda p: cost(shape, p, target).seconds)

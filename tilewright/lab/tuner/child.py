@@ -103,9 +103,9 @@ def _compare(job: Any, by: Contenders, emit: Emit, clock: measure.Clock, began: 
     left = finalists(take_turns([*calls], heats, 1, heat, SHORTER), model, max(len(calls) // 2, FINALISTS))
     while len(left) > FINALISTS + 2:
         left = finalists(take_turns(left, heats, 1, heat, SHORTER), model, max((len(left) - 2) // 2, FINALISTS))
-    found = take_turns(left, 1.0, least, most)
-    by.compare(job, calls[winner(found, model) or (model if model in calls else REFERENCE)], emit)
-    emit("done", certain=certain(found, model))
+    by_name = take_turns(left, 1.0, least, most)
+    by.compare(job, calls[winner(by_name, model) or (model if model in calls else REFERENCE)], emit)
+    emit("done", certain=certain(by_name, model))
 
 
 # ---- the plans of a job as calls that take turns
@@ -154,7 +154,7 @@ def finalists(seconds: Seconds, model: str, most: int = FINALISTS) -> list[str]:
     """Matmul, the model's plan, and the fastest of the others unless they are far behind."""
     found = against(REFERENCE, seconds)
     others = sorted((name for name in seconds if name not in (REFERENCE, model)), key=lambda name: -found[name].median)
-    best = max(each.median for each in found.values())
+    best = max(sample.median for sample in found.values())
     good = [name for name in others[:most] if found[name].median >= HOPELESS * best]
     return [name for name in (REFERENCE, model) if name in seconds] + good
 
@@ -194,7 +194,7 @@ def winner(seconds: Seconds, model: str) -> str | None:
     """
     rivals = [against(rival, seconds) for rival in (REFERENCE, model) if rival in seconds]
     sure = [name for name in seconds if name not in (REFERENCE, model)
-            and all(found[name].median >= MARGIN and found[name].q1 > 1 for found in rivals)]
+            and all(by_rival[name].median >= MARGIN and by_rival[name].q1 > 1 for by_rival in rivals)]
     return max(sure, key=lambda name: rivals[0][name].median, default=None)
 
 

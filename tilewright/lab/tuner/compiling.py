@@ -25,14 +25,14 @@ def compile_all(asked: Iterable[Asked], workers: int | None = None,
     """Compile what is not in the cache. `listen(done, of)` is called with how many kernels are. What a process failed
     to compile, or for which one kernel took longer than `patience` seconds, is not there: its first use compiles it
     again and learns why."""
-    missing = {each.address: each for each in asked}
-    waiting = [each for address, each in missing.items() if not cache.has(address)]
+    missing = {code.address: code for code in asked}
+    waiting = [code for address, code in missing.items() if not cache.has(address)]
     count = min(workers or min(cpus().count, MOST), -(-len(waiting) // EACH))
     if count <= 1:
-        for done, each in enumerate(waiting):
+        for done, code in enumerate(waiting):
             listen(done, len(waiting))
             with suppress(Exception):
-                each.content()
+                code.content()
         return
     shares, done = [waiting[i::count] for i in range(count)], 0
 
@@ -53,9 +53,9 @@ def compile_all(asked: Iterable[Asked], workers: int | None = None,
 
 
 def _work(share: list[Asked], emit: Emit) -> None:
-    for each in share:
+    for code in share:
         try:
-            each.content()
+            code.content()
         except Exception as error:
             emit("failed", reason=f"{type(error).__name__}: {error}")
         else:

@@ -78,6 +78,6 @@ def beside(by: Contenders, calls: Sequence[measure.Call], name: str, theirs: Seq
     """Let another library of this name take turns with the plan that won."""
     for call, args in theirs:
         call(*args)
-    found = measure.interleave({"ours": calls, name: theirs}, dataclasses.replace(by.rules, min_rounds=3, max_rounds=5),
+    times = measure.interleave({"ours": calls, name: theirs}, dataclasses.replace(by.rules, min_rounds=3, max_rounds=5),
                                settle=by.settle, track=by.track)
-    emit("vendor", name=name, ratio=spread(ratios(found[name].seconds, found["ours"].seconds)).median)
+    emit("vendor", name=name, ratio=spread(ratios(times[name].seconds, times["ours"].seconds)).median)

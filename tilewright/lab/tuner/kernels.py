@@ -65,27 +65,27 @@ def tune(kernel: Parametric, args: Sequence[Any], target: Any = None, *, time_li
         store.check_writable()
     texts = [spelled(each) for each in kernel.configurations]
     refused: dict[str, tuple[str, str]] = {}
-    found: list[Contender] = []
+    contenders: list[Contender] = []
     codes: dict[str, Any] = {}
     for one, code in every(task, trials.trial_of, texts, jobs, listen):
         if one.refused:
             refused[one.configuration] = one.refused
         else:
             codes[one.configuration] = code
-            found.append(Contender(one, priced(task, one)))
-    found.sort(key=lambda each: each.cost.seconds)
+            contenders.append(Contender(one, priced(task, one)))
+    contenders.sort(key=lambda each: each.cost.seconds)
     in_use = spelled(kernel._configuration(chip, task.named))
-    finalists = [each.configuration for each in found[:candidates]]
+    finalists = [each.configuration for each in contenders[:candidates]]
     if in_use in codes and in_use not in finalists:
         finalists.append(in_use)
     for text, wrong in _verified(task, finalists, jobs, listen).items():
         refused[text] = wrong
-    found = [each for each in found if each.configuration not in refused]
-    if not found:
+    contenders = [each for each in contenders if each.configuration not in refused]
+    if not contenders:
         reasons = "; ".join(f"{text}: {stage}: {why}" for text, (stage, why) in list(refused.items())[:4])
         raise RuntimeError(f"{NONE} of {kernel.name} on {chip.name}: {reasons}")
     finalists = [text for text in finalists if text not in refused]
-    result = Tuned(kernel.name, chip.name, kernel.problem_class(task.named, chip), tuple(found), refused,
+    result = Tuned(kernel.name, chip.name, kernel.problem_class(task.named, chip), tuple(contenders), refused,
                    spelled(kernel.defaults), kernel.parse, (why,) if why else ())
     return result if why else _timed(task, result, finalists, in_use, codes, time_limit, listen)
 
@@ -134,8 +134,8 @@ def every(task: Task, work: Callable[[Task, str], Any], texts: Sequence[str], jo
         with warnings.catch_warnings():         # Python 3.12 warns of forks beside threads; ours are safe (forks.py)
             warnings.simplefilter("ignore", DeprecationWarning)
             with ProcessPoolExecutor(count, multiprocessing.get_context("fork")) as pool:
-                for found in pool.map(_work, texts):
-                    yield found
+                for outcome in pool.map(_work, texts):
+                    yield outcome
                     listen(said)
     except BrokenProcessPool:
         raise RuntimeError(f"a process that prepared configurations of {task.kernel.name} ended: LLVM, or the emitter, "
@@ -151,12 +151,12 @@ def _verified(task: Task, texts: Sequence[str], jobs: int | None, listen: Listen
     sizes = trials.common_sizes(task, texts)
     wanted = trials.expected(task, texts[0], sizes)
     wrong: dict[str, tuple[str, str]] = {}
-    for text, (found, fault) in zip(texts, every(task, partial(_one, sizes), texts, jobs, listen)):
+    for text, (trial, fault) in zip(texts, every(task, partial(_one, sizes), texts, jobs, listen)):
         if fault:
             wrong[text] = "simulator", fault
             continue
-        wanted = found if wanted is None else wanted
-        if said := trials.differs(found, wanted, task.kernel.tolerance):
+        wanted = trial if wanted is None else wanted
+        if said := trials.differs(trial, wanted, task.kernel.tolerance):
             wrong[text] = "result", said
     return wrong
 
@@ -185,12 +185,12 @@ def _timed(task: Task, result: Tuned, finalists: list[str], in_use: str, codes: 
                     {text: codes[text] for text in functions if text in codes}, grids,
                     given_to_child(task.named, function),
                     tuple(name for name in written(function) if name in task.named), kernel.tolerance,
-                    {text: each.name for text, each in functions.items()}, flops)
+                    {text: recorded.name for text, recorded in functions.items()}, flops)
     run = measured(job, listen)
     origin, source = provenance(), kernel.source(chip)
-    costs = {each.configuration: each.cost.seconds for each in result.contenders}
+    costs = {recorded.configuration: recorded.cost.seconds for recorded in result.contenders}
     phases = [phase.complete() for phase in run.phases]
-    last = {text: found.median for text, found in against(REFERENCE, phases[-1]).items() if text != REFERENCE}
+    last = {text: ratio.median for text, ratio in against(REFERENCE, phases[-1]).items() if text != REFERENCE}
     best = max(last, key=last.__getitem__)
     regret = {text: 1 / ratios.median - 1 for seconds in phases for text, ratios in against(best, seconds).items()}
     kept = {text: KernelRow(chip.name, choice.chip(chip), kernel.name, source, result.problem, text,
@@ -200,23 +200,23 @@ def _timed(task: Task, result: Tuned, finalists: list[str], in_use: str, codes: 
     if not run.disturbed:
         store.save(kept.values(), store.KERNELS)
         kernel.forget()
-    contenders = tuple(Contender(each.trial, each.cost, kept.get(each.configuration),
-                                 run.failed.get(each.configuration, ""), regret.get(each.configuration))
-                       for each in result.contenders)
+    contenders = tuple(Contender(recorded.trial, recorded.cost, kept.get(recorded.configuration),
+                                 run.failed.get(recorded.configuration, ""), regret.get(recorded.configuration))
+                       for recorded in result.contenders)
     return replace(result, contenders=contenders, notes=tuple(run.notes), disturbed=run.disturbed)
 
 
 def given_to_child(named: Mapping[str, Any], function: Function) -> tuple[tuple[str, Any, Any], ...]:
     """Arguments as the child takes them. Arrays of a GPU are copied here."""
-    found = []
+    arguments = []
     for name, value in function.params:
         x, t = named[name], value.type
         kind = NUMBERS.get("i64" if isinstance(t, Pointer) else str(t))
         if not isinstance(t, Pointer):
-            found.append((name, kind, given.number(name, t, x).item()))
+            arguments.append((name, kind, given.number(name, t, x).item()))
         else:
-            found.append((name, kind, _on_host(name, x)))
-    return tuple(found)
+            arguments.append((name, kind, _on_host(name, x)))
+    return tuple(arguments)
 
 
 def _on_host(name: str, x: Any) -> Any:

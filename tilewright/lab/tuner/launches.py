@@ -87,15 +87,15 @@ class OnGpu(OnDevice, Configurations):
         function = self.driver.load(code.image, self.on).function(code.manifest)
         calls: list[measure.Call] = []
         for memories in self.sets:
-            args = [memories[each].pointer if each in memories else x for each, _, x in self.job.arguments]
+            args = [memories[argument].pointer if argument in memories else x for argument, _, x in self.job.arguments]
             calls.append((self.driver.Prepared(function, self.job.grids[text], args), (self.stream.handle,)))
         with self.on.current():
-            for each in self.job.wrote:
-                x, memory = self.arrays[each], self.sets[0][each]
+            for argument in self.job.wrote:
+                x, memory = self.arrays[argument], self.sets[0][argument]
                 memory.library.copy(memory.pointer, np.ascontiguousarray(x).ctypes.data, x.nbytes, back=False)
         run, on_stream = calls[0]
         run(*on_stream)
         self.stream.synchronize()
-        for each in self.job.wrote:
-            self.sets[0][each].download(self.results[each])
+        for argument in self.job.wrote:
+            self.sets[0][argument].download(self.results[argument])
         return calls

@@ -41,14 +41,14 @@ def tasks(listed: Iterable[Listed], chip: Any, threads: Iterable[int | None] = (
     what was measured before, too."""
     on_cpu = isinstance(chip, CpuTarget)
     there = chip if on_cpu else here(chip)
-    found: dict[Task, None] = {}
-    for each in listed:
-        if on_cpu and isinstance(each.problem, Gemm) and each.problem.batch > 1:    # a batch runs by the plan of one
-            each = replace(each, problem=replace(each.problem, batch=1))
-        for count in (list(threads) or [each.threads or engine.default_threads(chip)]) if on_cpu else [None]:
-            before = not again and _tuned(each.problem, there, count)
-            found[Task(each.problem, count, each.unlike(chip) or "it was measured before" * before)] = None
-    return [*found]
+    distinct: dict[Task, None] = {}
+    for line in listed:
+        if on_cpu and isinstance(line.problem, Gemm) and line.problem.batch > 1:    # a batch runs by the plan of one
+            line = replace(line, problem=replace(line.problem, batch=1))
+        for count in (list(threads) or [line.threads or engine.default_threads(chip)]) if on_cpu else [None]:
+            before = not again and _tuned(line.problem, there, count)
+            distinct[Task(line.problem, count, line.unlike(chip) or "it was measured before" * before)] = None
+    return [*distinct]
 
 
 def _tuned(problem: Any, chip: Any, threads: int | None) -> bool:
@@ -65,14 +65,14 @@ def run(wanted: Iterable[Task], chip: Any, time_limit: float | None = None, **op
     """Measure these: a Step before each and one behind it. `seconds_left`: from the seconds of those that are done.
     `options`: of tune."""
     waiting = [task for task in wanted if not task.reason]
-    each = time_limit or (CPU_S if isinstance(chip, CpuTarget) else GPU_S)
+    seconds = time_limit or (CPU_S if isinstance(chip, CpuTarget) else GPU_S)
     began = time.monotonic()
     for done, task in enumerate(waiting):
         if done:
-            each = (time.monotonic() - began) / done
-        yield Step(task, done + 1, len(waiting), (len(waiting) - done) * each)
+            seconds = (time.monotonic() - began) / done
+        yield Step(task, done + 1, len(waiting), (len(waiting) - done) * seconds)
         try:
             result, why = tune(task.problem, chip, threads=task.threads, time_limit=time_limit, **options), ""
         except (RuntimeError, ValueError, TypeError) as error:
             result, why = None, " ".join(str(error).split())
-        yield Step(task, done + 1, len(waiting), (len(waiting) - done - 1) * each, result, why)
+        yield Step(task, done + 1, len(waiting), (len(waiting) - done - 1) * seconds, result, why)

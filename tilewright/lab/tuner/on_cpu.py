@@ -51,15 +51,15 @@ class OnCpu(OnProcessor):
         self.by_matmul = here
 
     def tried(self, name: str) -> list[measure.Call]:
-        found = Tried(self, None if name in (REFERENCE, str(self.planned.plan)) else name)
+        outcome = Tried(self, None if name in (REFERENCE, str(self.planned.plan)) else name)
         self.o.poison()
-        found.ready()
+        outcome.ready()
         if name == REFERENCE and self.by_matmul and not self.functions:
             began = time.perf_counter()
-            (call, args), = found
+            (call, args), = outcome
             call(*args)
-            self.by_matmul = found.switches = time.perf_counter() - began < SHORT_S
-        return found
+            self.by_matmul = outcome.switches = time.perf_counter() - began < SHORT_S
+        return outcome
 
     def wrong(self) -> str | None:
         wrong: str | None = self.reference.wrong(self.o.c)
@@ -88,8 +88,8 @@ class Tried(list[measure.Call]):
     """The call of a plan, which `ready` puts in use; None: of the model's."""
 
     def __init__(self, by: OnCpu, plan: str | None) -> None:
-        self.by, self.plan, found = by, plan, by.planned
-        if plan and (wrong := CpuPlan.parse(plan).violations(found.shape, found.target)):
+        self.by, self.plan, planned_call = by, plan, by.planned
+        if plan and (wrong := CpuPlan.parse(plan).violations(planned_call.shape, planned_call.target)):
             raise ValueError(" ".join(wrong))       # else matmul would do without it
         if by.functions:
             super().__init__([_by_functions(by.o)])
@@ -97,26 +97,26 @@ class Tried(list[measure.Call]):
             from tilewright.api.builtin import matmul
             super().__init__([_by_matmul(by.o, matmul)])
         else:
-            planned = found if plan is None else found._replace(plan=CpuPlan.parse(plan))
+            planned = planned_call if plan is None else planned_call._replace(plan=CpuPlan.parse(plan))
             super().__init__([_directly(by.o, planned, by.job)])
         self.switches = by.by_matmul
 
     @classmethod
     def checked(cls, by: OnCpu, call: measure.Call) -> Tried:
         """Another library's."""
-        found = cls(by, None)
-        found[:], found.switches = [call], False
-        return found
+        job = cls(by, None)
+        job[:], job.switches = [call], False
+        return job
 
     def ready(self) -> None:
         """Call it until it does what it will do from then on: the first call makes a recipe, and may leave a record."""
-        (call, args), found = self[0], self.by.planned
+        (call, args), planned = self[0], self.by.planned
         if self.switches:
-            choice.put_in_use(found.shape, found.target, self.plan)
+            choice.put_in_use(planned.shape, planned.target, self.plan)
             engine.forget()
             call(*args)
-            if self.by.functions and self.plan and not choice.was_asked(found.shape, found.target):
-                raise RuntimeError(f"the call did not ask for a plan of {found.shape}, by which this one is kept")
+            if self.by.functions and self.plan and not choice.was_asked(planned.shape, planned.target):
+                raise RuntimeError(f"the call did not ask for a plan of {planned.shape}, by which this one is kept")
         call(*args)
 
 
@@ -153,16 +153,16 @@ def _by_functions(o: operands.Operands) -> measure.Call:
     call: Callable[..., Any] = matmul
     args: tuple[Any, ...] = o.a, o.b
     if p.epilogue:
-        found = epilogues.read(p.epilogue)
-        kinds = [p.out if kind == epilogues.DEFAULT else kind for kind in found.results]
-        how |= {"epilogue": found, "out_dtype": tuple(kind for i, kind in enumerate(kinds) if not found.axis(i))}
+        epilogue = epilogues.read(p.epilogue)
+        kinds = [p.out if kind == epilogues.DEFAULT else kind for kind in epilogue.results]
+        how |= {"epilogue": epilogue, "out_dtype": tuple(kind for i, kind in enumerate(kinds) if not epilogue.axis(i))}
     if p.semiring:
         call, args = contract, (semirings.read(p.semiring), *args)
     how |= {f"prologue_{role}": prologues.read(getattr(p, f"prologue_{role}")) for role in p.prologues}
-    found = call(*args, **how)          # in formats and shapes that the call decides
-    results = found if isinstance(found, tuple) else (found,)
+    epilogue = call(*args, **how)       # in formats and shapes that the call decides
+    results = epilogue if isinstance(epilogue, tuple) else (epilogue,)
     object.__setattr__(o, "c", results[0])
-    return partial(call, **how, out=found), args
+    return partial(call, **how, out=epilogue), args
 
 
 def _directly(o: operands.Operands, planned: engine.Planned, job: Job) -> measure.Call:

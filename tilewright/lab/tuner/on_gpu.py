@@ -111,11 +111,11 @@ class OnGpu(OnDevice):
         return bound.recipe, bound.beside
 
     def tried(self, name: str) -> list[measure.Call]:
-        (recipe, beside), stream = self._recipe(name), self.stream.handle
+        (recipe, scalars), stream = self._recipe(name), self.stream.handle
         with self.on.current():
             self.driver.fill(self.c.pointer, POISON, self.c.size, stream)
         alpha = blocks.factor(self.o.a, self.o.b)
-        calls = [(recipe.run, (a.pointer, b.pointer, c.pointer, alpha, 0.0, stream, *beside))
+        calls = [(recipe.run, (a.pointer, b.pointer, c.pointer, alpha, 0.0, stream, *scalars))
                  for a, b, c in self.sets]
         run, args = calls[0]
         run(*args)

@@ -113,6 +113,6 @@ def measured(job: Any, listen: Listener) -> Run:
 
 def provenance() -> dict[str, Any]:
     """The fields of a row that say where and when it was measured, for here and now."""
-    found = machine.describe()
-    return {"date": machine.now(), "machine": f"{found['cpu']}, {found['cpus_allowed']} CPUs, {found['system']}",
+    facts = machine.describe()
+    return {"date": machine.now(), "machine": f"{facts['cpu']}, {facts['cpus_allowed']} CPUs, {facts['system']}",
             "tilewright": tilewright.__version__, "llvmlite": llvmlite.__version__, "commit": machine.commit()}

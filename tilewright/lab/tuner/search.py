@@ -94,7 +94,7 @@ class Result:
         words = [wrap(line, fit) if fit else [line] for line in (LEGEND, *self.notes, self.verdict)]
         out = [line for plan, why in self.failed.items() for line in _left_out(plan, why, fit)]
         return "\n".join([*lines, "", table(cells, range(len(FIGURES) + 1), fit), *words[0], *out,
-                          *(line for each in words[1:] for line in each)])
+                          *(line for words_of_line in words[1:] for line in words_of_line)])
 
 
 ITS_OWN_TIME = ("Measured despite load: ms and ratios are CPU time of this process, not time on the wall. What it "

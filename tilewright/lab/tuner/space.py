@@ -36,8 +36,8 @@ class Space:
         self.target: Any
         self.planned: Any = None
         if isinstance(chip, CpuTarget):
-            self.planned = found = engine.plan_problem(problem, chip, threads, algorithm)
-            self.shape, self.target, self.in_use, self.origin = found.shape, found.target, found.plan, found.origin
+            self.planned = begun = engine.plan_problem(problem, chip, threads, algorithm)
+            self.shape, self.target, self.in_use, self.origin = begun.shape, begun.target, begun.plan, begun.origin
             self.threads = self.shape.threads
         else:
             self.shape, self.target = gpu_lowering.multiplied_shape(problem, chip, algorithm), chip

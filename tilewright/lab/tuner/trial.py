@@ -62,21 +62,21 @@ def trial_of(task: Task, text: str) -> tuple[Trial, Any]:
         function = recorded(task, configuration)
     except Refused as why:
         return Trial(text, ("check" if why.__cause__ is None else "emitter", str(why))), None
-    if found := list(dict.fromkeys(gate.refusals(function, task.target))):
-        return Trial(text, ("gate", " ".join(found))), None
+    if refusals := list(dict.fromkeys(gate.refusals(function, task.target))):
+        return Trial(text, ("gate", " ".join(refusals))), None
     sizes = task.kernel.sizes(configuration, task.named, task.target)
     given = {name: getattr(x, "shape", None) or repr(x) for name, x in task.named.items()}
     key = cache.key(sources.digest(__name__), task.kernel.digest(task.target, **configuration), task.target.code_key,
                     text, sizes, given, task.kernel.grid(task.target, configuration, task.named))
     kept = cache.fetch(key, lambda: pickle.dumps(_made(task, text, configuration, function)))
-    found = pickle.loads(kept)
-    return found[0], found[1]
+    refusals = pickle.loads(kept)
+    return refusals[0], refusals[1]
 
 
 def recorded(task: Task, configuration: Mapping[str, Any]) -> Function:
     """The kernel, if the user's checks and the emitter let it pass; else Refused."""
-    if found := task.kernel.wrong(task.target, configuration, task.named):
-        raise Refused(" ".join(found))
+    if reasons := task.kernel.wrong(task.target, configuration, task.named):
+        raise Refused(" ".join(reasons))
     return task.kernel.function(task.target, **configuration)
 
 
@@ -101,15 +101,15 @@ def _made(task: Task, text: str, configuration: Mapping[str, Any], function: Fun
     def ctas(small: Mapping[str, int]) -> int:
         return prod(extents(task.kernel.grid(task.target, configuration, {**task.named, **small})))
 
-    whole = {name: task.named[name] for name in sizes}
+    all_sizes = {name: task.named[name] for name in sizes}
     try:
-        found = counts.scaled(counts_at, whole, sizes, ctas)
-        nest = counts.nest(counts_at, whole, sizes, ctas) if isinstance(task.target, CpuTarget) else ()
+        scaled = counts.scaled(counts_at, all_sizes, sizes, ctas)
+        nest = counts.nest(counts_at, all_sizes, sizes, ctas) if isinstance(task.target, CpuTarget) else ()
     except Fault as fault:
         return replace(trial, refused=("simulator", str(fault))), None
-    found["integer"] *= counts.overhead(function, loop)         # type: ignore[assignment]
+    scaled["integer"] *= counts.overhead(function, loop)        # type: ignore[assignment]
     return replace(trial, launch=replace(
-        trial.launch, counts=dict(found), bytes=launch_bytes(function, task.named), nest=nest,
+        trial.launch, counts=dict(scaled), bytes=launch_bytes(function, task.named), nest=nest,
         double=counts.multiplies_doubles(function))), code
 
 
@@ -117,10 +117,10 @@ def _compiled(task: Task, text: str, configuration: Mapping[str, Any], function:
     """What the assembler says, the code, and its main loop."""
     from tilewright.compiled.compile import code_class
     chip = task.target
-    found = code_class(chip)(function, chip)
+    compiled = code_class(chip)(function, chip)
     loop, used = "", None
     try:
-        hot = found.loop()
+        hot = compiled.loop()
         loop = hot.text
     except ValueError:                                  # there is none
         hot = None
@@ -131,9 +131,9 @@ def _compiled(task: Task, text: str, configuration: Mapping[str, Any], function:
                          function, chip), loop
     assert function.threads is not None
     threads, shared = prod(function.threads), function.shared_bytes
-    code = _code(found)
+    code = _code(compiled)
     try:
-        used = found.resources
+        used = compiled.resources
     except ptxas.Missing:                               # the driver would know
         pass
     registers = used.registers if used else 32
@@ -165,18 +165,18 @@ def counted(task: Task, configuration: Mapping[str, Any], function: Function, si
             ) -> dict[str, Any]:
     """The arguments of a call with these sizes in the first rows of the call's own arrays, so that rows are as far
     apart as there: parts of sectors count as there. Arrays that the kernel writes, and those on a GPU, are zeros."""
-    wrote, found = written(function), {**task.named, **sizes}
-    small = task.kernel.ask("arrays", target=task.target, **{**configuration, **found}) or {}
+    wrote, arrays = written(function), {**task.named, **sizes}
+    small = task.kernel.ask("arrays", target=task.target, **{**configuration, **arrays}) or {}
     for name, value in function.params:
-        x, shape = found[name], small.get(name)
+        x, shape = arrays[name], small.get(name)
         if isinstance(value.type, Pointer) and hasattr(x, "shape"):
-            whole = tuple(x.shape)
-            rows = min(shape[0], *whole[:1]) if isinstance(shape, tuple) and len(shape) == len(whole) > 0 else None
+            full = tuple(x.shape)
+            rows = min(shape[0], *full[:1]) if isinstance(shape, tuple) and len(shape) == len(full) > 0 else None
             if isinstance(x, np.ndarray) and name not in wrote:
-                found[name] = x[:rows]
+                arrays[name] = x[:rows]
             else:
-                found[name] = np.zeros(whole if rows is None else (rows, *whole[1:]), value.type.element.numpy)
-    return found
+                arrays[name] = np.zeros(full if rows is None else (rows, *full[1:]), value.type.element.numpy)
+    return arrays
 
 
 def arguments(task: Task, configuration: Mapping[str, Any], function: Function, sizes: Mapping[str, int]
@@ -186,15 +186,15 @@ def arguments(task: Task, configuration: Mapping[str, Any], function: Function, 
     kernel, wrote = task.kernel, written(function)
     small = {**task.named, **sizes}
     given = kernel.ask("arrays", target=task.target, **{**configuration, **small}) or {}
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     rng = np.random.default_rng(0)
     for name, value in function.params:
         x = given.get(name, small[name])
         if isinstance(value.type, Pointer):
             x = _array(task.named[name], x if isinstance(x, tuple) else None, value.type.element, rng)
             x = x.copy() if name in wrote else x
-        found[name] = x
-    return found
+        values[name] = x
+    return values
 
 
 def _array(x: Any, shape: tuple[int, ...] | None, element: Any, rng: np.random.Generator) -> Any:
@@ -236,11 +236,11 @@ def expected(task: Task, text: str, sizes: Mapping[str, int]) -> dict[str, Any] 
         return None
     configuration = task.configuration(text)
     args = arguments(task, configuration, task.kernel.function(task.target, **configuration), sizes)
-    found = task.kernel.ask("reference", target=task.target, **configuration, **args)
-    if not isinstance(found, Mapping) or any(name not in args for name in found):
+    reference = task.kernel.ask("reference", target=task.target, **configuration, **args)
+    if not isinstance(reference, Mapping) or any(name not in args for name in reference):
         raise ValueError(f"{task.kernel.name}: reference must return arrays by the names of arguments, such as "
-                         f"{{'c': a @ b}}, not {type(found).__name__}")
-    return dict(found)
+                         f"{{'c': a @ b}}, not {type(reference).__name__}")
+    return dict(reference)
 
 
 def differs(found: Mapping[str, Any], wanted: Mapping[str, Any], tolerance: float | None) -> str:

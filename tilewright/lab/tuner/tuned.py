@@ -41,7 +41,7 @@ class Tuned:
 
     @property
     def timed(self) -> bool:
-        return any(each.row for each in self.contenders)
+        return any(contender.row for contender in self.contenders)
 
     @property
     def best(self) -> dict[str, Any]:
@@ -50,19 +50,19 @@ class Tuned:
 
     @property
     def _best(self) -> Contender:
-        return next((each for each in self.contenders if each.row and each.row.role == "best"), self.contenders[0])
+        return next((x for x in self.contenders if x.row and x.row.role == "best"), self.contenders[0])
 
     @property
     def verdict(self) -> str:
-        found = self._best.configuration
+        configuration = self._best.configuration
         if not self.timed:
-            return (f"{found} takes the least time by the model. Nothing was timed, and nothing is stored: "
+            return (f"{configuration} takes the least time by the model. Nothing was timed, and nothing is stored: "
                     f"{self.notes[-1] if self.notes else 'the device is not here.'}")
         if self.disturbed:
             return "Other processes disturbed this: nothing is stored. Repeat on an idle machine."
         row, rank = self._best.row, self.contenders.index(self._best) + 1
         assert row is not None
-        return (f"{self.kernel} uses {found} from now on, number {rank} by the model: {row.ratio:.2f} "
+        return (f"{self.kernel} uses {configuration} from now on, number {rank} by the model: {row.ratio:.2f} "
                 f"({row.ratio_q1:.2f} to {row.ratio_q3:.2f}) times as fast as before.")
 
     def record(self) -> dict[str, Any]:
@@ -70,12 +70,12 @@ class Tuned:
         return {"kernel": self.kernel, "target": self.target, "problem": self.problem, "best": self.best,
                 "timed": self.timed, "disturbed": self.disturbed, "notes": list(self.notes), "verdict": self.verdict,
                 "contenders": [{
-                    "configuration": each.configuration, "registers": each.trial.registers,
-                    "spills": each.trial.spills, "shared": each.trial.shared, "resident": each.trial.launch.resident,
-                    "counts": dict(each.trial.launch.counts), "bound_seconds": each.cost.seconds,
-                    "parts": dict(each.cost.parts), "seconds": each.row and each.row.seconds,
-                    "ratio": each.row and each.row.ratio, "regret": each.regret, "note": each.note}
-                    for each in self.contenders],
+                    "configuration": x.configuration, "registers": x.trial.registers,
+                    "spills": x.trial.spills, "shared": x.trial.shared, "resident": x.trial.launch.resident,
+                    "counts": dict(x.trial.launch.counts), "bound_seconds": x.cost.seconds,
+                    "parts": dict(x.cost.parts), "seconds": x.row and x.row.seconds,
+                    "ratio": x.row and x.row.ratio, "regret": x.regret, "note": x.note}
+                    for x in self.contenders],
                 "refused": {text: {"by": stage, "why": why} for text, (stage, why) in self.refused.items()}}
 
     def __str__(self) -> str:
@@ -87,13 +87,13 @@ class Tuned:
                  f"{len(self.contenders) + len(self.refused)} can run"]
         rows = [["rank", "configuration", "registers", "shared", "CTAs", "FMAs", "loads", "passes", "sectors",
                  "bound ms", "by", "time ms", "regret", ""]]
-        kept = [*self.contenders[:most], *(each for each in self.contenders[most:] if each.row)]
-        for each in kept:
-            rows.append([str(self.contenders.index(each) + 1), each.configuration, *_cells(each.trial),
-                         f"{each.cost.seconds*1e3:.4g}", each.cost.bound,
-                         f"{each.row.seconds*1e3:.4g}" if each.row else "",
-                         each.note[:40] if each.regret is None else f"{each.regret:.1%}",
-                         ("best" if each is self._best else "") + (" default" if each.configuration == self.defaults
+        kept = [*self.contenders[:most], *(x for x in self.contenders[most:] if x.row)]
+        for x in kept:
+            rows.append([str(self.contenders.index(x) + 1), x.configuration, *_cells(x.trial),
+                         f"{x.cost.seconds*1e3:.4g}", x.cost.bound,
+                         f"{x.row.seconds*1e3:.4g}" if x.row else "",
+                         x.note[:40] if x.regret is None else f"{x.regret:.1%}",
+                         ("best" if x is self._best else "") + (" default" if x.configuration == self.defaults
                                                                    else "")])
         lines.append(table(rows, (0, *range(2, 10), 11, 12)))
         if len(kept) < len(self.contenders):

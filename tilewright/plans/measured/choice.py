@@ -45,9 +45,9 @@ def chosen(shape: Any, target: Any) -> tuple[Any, str]:
     """The plan for a problem (a Shape, or a GpuShape): the one that was measured to be the fastest, or that for a shape
     nearby, else the model's choice; and where it comes from, "" for the model."""
     packed = None if shape.invariant else _packed(shape, target)
-    found = packed or (None if shape.invariant else best(shape, target))
-    if found is not None:
-        return found, PACKED if packed else MEASURED
+    plan = packed or (None if shape.invariant else best(shape, target))
+    if plan is not None:
+        return plan, PACKED if packed else MEASURED
     by = shape.planner
     model, cost = by.choose(shape, target), by.cost
     near, gain = (None if shape.invariant else nearby(shape, target)) or (None, 1.0)
@@ -114,8 +114,8 @@ def _packed(shape: Any, target: Any) -> Any:
     if _tried and (target.name, shape.key) in _tried:
         _asked.add((target.name, shape.key))
         return _usable(_tried[target.name, shape.key], shape, target)
-    found = bundle.plan(target.name, shape.key) if bundle.used else None
-    return _usable(found.plan, shape, target) if found else None
+    entry = bundle.plan(target.name, shape.key) if bundle.used else None
+    return _usable(entry.plan, shape, target) if entry else None
 
 
 def chip(target: Any) -> str:
@@ -130,9 +130,9 @@ def chip(target: Any) -> str:
 
 def _stored(file: Path, target: Any) -> dict[Key, Measured]:
     """What the file says of this target and chip."""
-    found = _plans(file)
-    known = any(name == target.name for name, _ in found)       # else no source is read for the answer
-    return found.get((target.name, chip(target)), {}) if known else {}
+    tables = _plans(file)
+    known = any(name == target.name for name, _ in tables)      # else no source is read for the answer
+    return tables.get((target.name, chip(target)), {}) if known else {}
 
 
 def _usable(text: str | None, shape: Any, target: Any) -> Any:
@@ -146,7 +146,7 @@ def _usable(text: str | None, shape: Any, target: Any) -> Any:
 
 def plans(target: CpuTarget, wanted: Callable[[Shape], bool] = lambda shape: True) -> dict[Shape, CpuPlan]:
     """All that `best` may answer, for a CPU's problems that are wanted."""
-    file, found = store.path(), {}
+    file, tables = store.path(), {}
     known = {**shipped(target), **{key: text for key, (text, _) in _stored(file, target).items()}} if file else {}
     tried = {key: text for (name, key), text in _tried.items() if name == target.name}
     for key, text in {**known, **bundle.plans(target.name), **tried}.items():
@@ -154,8 +154,8 @@ def plans(target: CpuTarget, wanted: Callable[[Shape], bool] = lambda shape: Tru
             shape = Shape.of_key(*key)
             plan = _usable(text, shape, target) if text and wanted(shape) else None
             if plan is not None:
-                found[shape] = plan
-    return found
+                tables[shape] = plan
+    return tables
 
 
 def shipped(target: Any) -> dict[Key, str]:
@@ -209,8 +209,8 @@ def _load(file: Path) -> Plans:
             if not all(isinstance(x, str) for x in (target, model, kind, a, b, plan, role)) or \
                     not all(isinstance(x, int) and x > 0 for x in (m, n, k, threads)) or not ratio > 0:
                 raise ValueError(f"it has an invalid row: {row}")
-            found = (plan, ratio) if role == "best" else ("", 1.0)
-            plans.setdefault((target, model), {})[kind, m, n, k, a, b, threads] = found
+            entry = (plan, ratio) if role == "best" else ("", 1.0)
+            plans.setdefault((target, model), {})[kind, m, n, k, a, b, threads] = entry
     except Exception as error:              # a product must not fail because of it
         store.warn_once(file, f"tilewright cannot read its tuning results in {file} ({error}) and goes on without "
                               "them. `tilewright tune clear` removes them; TILEWRIGHT_TUNE_DB names another file.")

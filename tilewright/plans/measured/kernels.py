@@ -68,11 +68,11 @@ def nearby(kernel: str, source: str, target: Any, sizes: Sizes, tiles: Callable[
     if not near:
         return None
     closest = min(near, key=near.__getitem__)
-    there, found = sizes_of(closest), dict[str, float]()
+    there, distances = sizes_of(closest), dict[str, float]()
     for row in classes[closest]:
         if (tile := tiles(row.configuration)) is not None:
-            found[row.configuration] = row.seconds * _waste(sizes, tile) / _waste(there, tile)
-    return min(found, key=found.__getitem__, default=None)
+            distances[row.configuration] = row.seconds * _waste(sizes, tile) / _waste(there, tile)
+    return min(distances, key=distances.__getitem__, default=None)
 
 
 def sizes_of(problem: str) -> dict[str, int]:

@@ -124,12 +124,12 @@ class Row(Line):
 def read(line: str) -> dict[str, Any]:
     """The fields in one line of JSON; ValueError says what is wrong with it."""
     try:
-        found = json.loads(line)
+        entry = json.loads(line)
     except (ValueError, RecursionError) as error:           # an integer of 5000 digits is a ValueError
         raise ValueError(f"this is not JSON: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(entry, dict):
         raise ValueError("a row is an object, {...}")
-    return found
+    return entry
 
 
 def check_fields(cls: Any, found: dict[str, Any]) -> None:

@@ -59,10 +59,10 @@ def path() -> Path | None:
 def stamp(file: Path) -> object:
     """Changes with what the file says; None where there is none."""
     try:
-        found = os.stat(file)
+        state = os.stat(file)
     except OSError:
         return None
-    return file, found.st_mtime_ns, found.st_size, found.st_ino
+    return file, state.st_mtime_ns, state.st_size, state.st_ino
 
 
 @cache
@@ -86,7 +86,7 @@ def read(file: Path) -> dict[Table, dict[tuple[Any, ...], Fields]]:
 
 def _read(file: IO[bytes]) -> dict[Table, dict[tuple[Any, ...], Fields]]:
     import json
-    found: dict[Table, dict[tuple[Any, ...], Fields]] = {table: {} for table in TABLES_OF_FILE}
+    tables: dict[Table, dict[tuple[Any, ...], Fields]] = {table: {} for table in TABLES_OF_FILE}
     number, newest = 0, dict[tuple[Any, ...], str]()
     try:
         content = file.read(MOST_BYTES + 1)
@@ -101,16 +101,16 @@ def _read(file: IO[bytes]) -> dict[Table, dict[tuple[Any, ...], Fields]]:
             table = KERNELS if "kernel" in fields else PLANS
             problem, date = (table.name, *(fields[name] for name in table.problem)), fields["date"]
             key = *problem, fields[table.choice]
-            if key not in found[table] or date > found[table][key]["date"]:
-                found[table][key] = fields
+            if key not in tables[table] or date > tables[table][key]["date"]:
+                tables[table][key] = fields
             newest[problem] = max(date, newest.get(problem, ""))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"{file.name} is not a store of tuning results: line {number}: {error!s:.200}") from None
-    for rows in found.values():     # of a problem that was measured several times only the newest run has a winner
+    for rows in tables.values():    # of a problem that was measured several times only the newest run has a winner
         for key, fields in rows.items():
             if fields["date"] < newest[key[:-1]]:
                 fields["role"] = ""
-    return found
+    return tables
 
 
 def rows(table: Table = PLANS) -> list[Any]:
@@ -120,11 +120,11 @@ def rows(table: Table = PLANS) -> list[Any]:
     if file is None or not file.exists():
         return []
     known = {f.name for f in of_class(table.rows)}          # a newer version may have more
-    found = [table.rows(**{name: x for name, x in each.items() if name in known})
-             for each in read(file)[table].values()]
+    lines = [table.rows(**{name: x for name, x in fields.items() if name in known})
+             for fields in read(file)[table].values()]
     if table is KERNELS:
-        return sorted(found, key=lambda r: (*(getattr(r, name) for name in table.problem), -r.ratio))
-    return sorted(found, key=lambda r: (r.target, r.model, r.dtype, r.m * r.n * r.k, r.m, r.n, r.k, r.a, r.b, r.threads,
+        return sorted(lines, key=lambda r: (*(getattr(r, name) for name in table.problem), -r.ratio))
+    return sorted(lines, key=lambda r: (r.target, r.model, r.dtype, r.m * r.n * r.k, r.m, r.n, r.k, r.a, r.b, r.threads,
                                         -r.ratio))
 
 
@@ -168,16 +168,16 @@ def merge(lines: Iterable[str]) -> int:
     """Add what `to_json` of rows wrote; how many rows were new or newer. ValueError names the first bad line, and then
     nothing is added."""
     from tilewright.plans.measured.row import read
-    found: dict[Table, list[Any]] = {table: [] for table in TABLES_OF_FILE}
+    tables: dict[Table, list[Any]] = {table: [] for table in TABLES_OF_FILE}
     for number, line in enumerate(lines, 1):
         if line.strip():
             try:
                 fields = read(line)
                 table = KERNELS if "kernel" in fields else PLANS
-                found[table].append(table.rows.from_fields(fields))
+                tables[table].append(table.rows.from_fields(fields))
             except ValueError as error:
                 raise ValueError(f"line {number}: {error}") from None
-    return sum(save(rows, table) for table, rows in found.items())
+    return sum(save(rows, table) for table, rows in tables.items())
 
 
 def _required() -> Path:

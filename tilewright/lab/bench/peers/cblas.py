@@ -116,9 +116,9 @@ def require_plain(o: Operands) -> None:
 
 def folder_of(module: str) -> Path:
     """Where an installed package is, without importing it."""
-    for each in installed.folders():
-        if (each / module).is_dir():
-            return each / module
+    for folder in installed.folders():
+        if (folder / module).is_dir():
+            return folder / module
     raise Unavailable(f"{module} is not installed")
 
 

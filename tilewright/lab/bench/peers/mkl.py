@@ -94,10 +94,10 @@ def kernels(maps: Path = MAPS) -> str | None:
     On CPUs by other makers that is always libmkl_def: it holds AVX2 kernels for Zen.
     """
     try:
-        found = re.search(r"(libmkl_(?:def|mc3|avx\w*))\.so", maps.read_text())
+        match = re.search(r"(libmkl_(?:def|mc3|avx\w*))\.so", maps.read_text())
     except OSError:
         return None
-    return cblas.named(found[1]) if found else None
+    return cblas.named(match[1]) if match else None
 
 
 def ways(library: ctypes.CDLL, product: Product) -> Iterator[Way]:

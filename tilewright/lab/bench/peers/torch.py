@@ -88,11 +88,11 @@ def epilogues(case: str, a: Array, b: Array, operands: Mapping[str, Array], thre
     gelu = t.nn.functional.gelu
     eager: Any = (lambda a, b: t.relu(t.mm(a, b))) if case == "relu" else (lambda a, b, c: gelu(t.addmm(c, a, b)))
     tensors, compiled = tuple(t.from_numpy(x) for x in (a, b, *operands.values())), t.compile(eager)
-    found: dict[str, list[Call]] = {"torch": [(eager, tensors)]}
+    calls: dict[str, list[Call]] = {"torch": [(eager, tensors)]}
     with suppress(Exception):               # whatever it lacks, it is left out
         compiled(*tensors)
-        found["torch.compile"] = [(compiled, tensors)]
-    return found
+        calls["torch.compile"] = [(compiled, tensors)]
+    return calls
 
 
 def weights(x: Array, w: Array, by_rows: bool) -> Mapping[str, list[Call]]:

@@ -65,25 +65,25 @@ def cases(options: Any, device: str, seed: int | None, count: int) -> list[tuple
 
 def problems(seed: int | None, count: int, formats: Iterable[str], device: str) -> list[Attention]:
     """What is measured: equal for an equal seed."""
-    found = []
+    drawn = []
     for name in formats:
         cached = name in CACHES and device == CPU
         kinds: dict[str, Any] = {"q": "bf16", "kv": name, "factors": name == "i8"} if cached else {"q": name}
         if seed is not None:
             pick = random.Random(f"{seed} {name} {device}")
-            found += [_drawn(pick, kinds, device == GPU) for _ in range(count)]
+            drawn += [_drawn(pick, kinds, device == GPU) for _ in range(count)]
         elif device == GPU:
-            found += [Attention(16384 // n, 2048 // d, 2048 // d, n, n, d, after=after, upper=after == 0, **kinds)
+            drawn += [Attention(16384 // n, 2048 // d, 2048 // d, n, n, d, after=after, upper=after == 0, **kinds)
                       for d in (128, 64) for n in (1024, 4096, 16384) for after in (None, 0)]
-            found += [Attention(s, 32, 8, 1, n, 128, **kinds) for s, n in ((1, 32768), (16, 8192))]
+            drawn += [Attention(s, 32, 8, 1, n, 128, **kinds) for s, n in ((1, 32768), (16, 8192))]
         elif cached:
-            found += [Attention(1, 32, 8, 1, 8192, 128, **kinds), Attention(1, 8, 2, 4, 4096, 128, **kinds),
+            drawn += [Attention(1, 32, 8, 1, 8192, 128, **kinds), Attention(1, 8, 2, 4, 4096, 128, **kinds),
                       Attention(1, 8, 8, 1, 2000, 64, **kinds)]
         else:
-            found += [Attention(1, 1, 1, 4096, 4096, 64, **kinds), Attention(1, 1, 1, 1, 32768, 64, **kinds),
+            drawn += [Attention(1, 1, 1, 4096, 4096, 64, **kinds), Attention(1, 1, 1, 1, 32768, 64, **kinds),
                       Attention(1, 1, 1, 4096, 4096, 64, after=0, upper=True, **kinds),
                       Attention(1, 32, 8, 1, 8192, 128, **kinds)]
-    return found
+    return drawn
 
 
 def _drawn(pick: random.Random, kinds: dict[str, Any], gpu: bool) -> Attention:
@@ -169,8 +169,8 @@ def _wrong(p: Attention, sloped: bool, tensors: list[Any], side: str, result: An
         scores[np.arange(p.keys) > pick[:, None]] = -np.inf
     powers = np.exp(scores - scores.max(1, keepdims=True))
     wanted = powers @ v / powers.sum(1, keepdims=True)
-    found = result[-1, -1].double().cpu().numpy()[pick]
-    apart = np.linalg.norm(found - wanted, axis=1) / np.linalg.norm(wanted, axis=1)
+    values = result[-1, -1].double().cpu().numpy()[pick]
+    apart = np.linalg.norm(values - wanted, axis=1) / np.linalg.norm(wanted, axis=1)
     error = float(np.nan_to_num(apart, nan=np.inf).max())
     return "" if error <= ERRORS[p.q] else f"a row is {error:.1e} of its norm from float64's"
 

@@ -49,9 +49,9 @@ def case(contraction: str, dtype: str, most_bytes: int = MOST_BYTES) -> Case:
 
 def drawn(seed: int, count: int, dtype: str) -> list[Case]:
     """`count` cases, the same for the same seed in every format."""
-    pick, found = random.Random(seed), list[Case]()
+    pick, terms = random.Random(seed), list[Case]()
     low, high = EXTENTS
-    while len(found) < count:
+    while len(terms) < count:
         letters = pick.sample(ascii_lowercase[:10], 10)
         m, n, k, both = ([letters.pop() for _ in range(pick.choice(counts))] for counts in (
             (1, 1, 2, 2, 3), (1, 1, 2, 2, 3), (1, 1, 2, 2), (0, 0, 0, 1)))
@@ -59,8 +59,8 @@ def drawn(seed: int, count: int, dtype: str) -> list[Case]:
         sizes = {x: int(low * (high / low) ** pick.random()) for x in sorted({*a, *b})}
         if WORK[0] <= prod(sizes.values()) <= WORK[1] and max(
                 prod(sizes[x] for x in term) for term in (a, b, c)) <= MOST_ELEMENTS:
-            found.append(_case("drawn", a, b, c, sizes, dtype))
-    return found
+            terms.append(_case("drawn", a, b, c, sizes, dtype))
+    return terms
 
 
 def einsums(seed: int | None, count: int, dtypes: Sequence[str], quick: bool) -> list[Case]:

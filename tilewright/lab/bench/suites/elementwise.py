@@ -77,9 +77,9 @@ def make(case: str, n: int, threads: int) -> Case:
 
     def result(side: str, returned: Any) -> str:
         """The last array, which a call writes: first the peer's, then, without what that wrote, ours."""
-        found = arrays[0][-1].copy()
+        values = arrays[0][-1].copy()
         arrays[0][-1].fill(np.nan)
-        return "" if np.allclose(found, exact, rtol=tolerance) else "its result is wrong"
+        return "" if np.allclose(values, exact, rtol=tolerance) else "its result is wrong"
     cold = moved >= machine.last_level_bytes()
     memory = probes.ceilings().peak_bandwidth("memory", threads, "read") if cold else None
     return Case({"memory": memory}, {"tilewright": [(call, args) for args in every]}, result,

@@ -53,10 +53,10 @@ def peers(
     """tilewright, then the steps in their order, then the peers; on CPUs with several threads only the step that uses
     them."""
     if device == GPU:
-        found, left_out = peer.find(setting, (CUBLAS,) if wanted is None else wanted, device)
-        return [found[0], *(_gpu_step(name, step) for name, step in GPU_LADDER.items()), *found[1:]], left_out
+        libraries, left_out = peer.find(setting, (CUBLAS,) if wanted is None else wanted, device)
+        return [libraries[0], *(_gpu_step(name, step) for name, step in GPU_LADDER.items()), *libraries[1:]], left_out
     threads = setting.threads
-    found, left_out = peer.find(setting, ("numpy", "openblas") if wanted is None else wanted)
+    libraries, left_out = peer.find(setting, ("numpy", "openblas") if wanted is None else wanted)
     here = {name: step for name, step in CPU_STEPS.items() if step.parallel == (threads > 1)}
     others = ", ".join(step.title for name, step in CPU_STEPS.items() if name not in here)
     left_out[others] = "they run on one thread" if threads > 1 else "with one thread it is step 5"
@@ -74,7 +74,7 @@ def peers(
 
         limit = MAX_CALL_S if name in UNBLOCKED else math.inf
         steps.append(single(step.title, "", step.idea, bind, limit))
-    return [found[0], *steps, *found[1:]], left_out
+    return [libraries[0], *steps, *libraries[1:]], left_out
 
 
 # ---- on a GPU
@@ -296,13 +296,13 @@ def counted(report: Report) -> list[Counts]:
 def tables(report: Report) -> Iterator[Table]:
     """Ideas, memory, multiprocessor: for a terminal."""
     target: Any = targets.target(report.options["target"])
-    found = counted(report)
-    f32 = [c for c in found if c.step in GPU_STEPS]
-    found[len(f32):len(f32)] = [dispatched(f32, target)]
-    title = f"m = n = k = {found[0].n}, simulated; a multiprocessor of {target.model}"
+    steps_counted = counted(report)
+    f32 = [c for c in steps_counted if c.step in GPU_STEPS]
+    steps_counted[len(f32):len(f32)] = [dispatched(f32, target)]
+    title = f"m = n = k = {steps_counted[0].n}, simulated; a multiprocessor of {target.model}"
     idea: Column = ("idea", lambda c: c.idea)
     for columns, caption in (((idea,), ""), (MEMORY, ""), (MULTIPROCESSOR, LEGEND)):
         head = ["step", *(heading for heading, _ in columns)]
-        rows = [[c.title, *(cell(c) for _, cell in columns)] for c in found]
+        rows = [[c.title, *(cell(c) for _, cell in columns)] for c in steps_counted]
         yield shown(title, caption, head, rows, left=("step", *WORDS), wrap=True)
         title = ""

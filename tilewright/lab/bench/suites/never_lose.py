@@ -113,8 +113,8 @@ LOST = ["case", "threads", "ratio", "peer", "G/s", "bound by (model)", "share of
 
 def _compared(results: Sequence[Result]) -> list[tuple[float, str, Result]]:
     """(the fastest peer's time over ours, that peer, its result) of every cell that has both, the worst first."""
-    found = [(best[1].median, best[0], r) for r in results if (best := tables.best_ratio(r))]
-    return sorted(found, key=lambda cell: cell[0])
+    compared = [(best[1].median, best[0], r) for r in results if (best := tables.best_ratio(r))]
+    return sorted(compared, key=lambda cell: cell[0])
 
 
 def means(results: Sequence[Result]) -> list[list[str]]:
@@ -130,10 +130,10 @@ def means(results: Sequence[Result]) -> list[list[str]]:
                 if of_one := r.ratio(name):
                     key = f"{r.case.product.label} of {name}", str(r.threads)
                     kinds.setdefault(key, []).append(of_one.median)
-    kinds = {kind: sorted(found) for kind, found in kinds.items()}
-    return [[*kind, str(len(found)), f"{geometric_mean(found):.3f}", f"{found[len(found) // 20]:.2f}",
-             f"{found[0]:.2f}", *(str(sum(ratio < limit for ratio in found)) for limit in (1.0, 0.95))]
-            for kind, found in kinds.items()]
+    kinds = {kind: sorted(ratios) for kind, ratios in kinds.items()}
+    return [[*kind, str(len(ratios)), f"{geometric_mean(ratios):.3f}", f"{ratios[len(ratios) // 20]:.2f}",
+             f"{ratios[0]:.2f}", *(str(sum(ratio < limit for ratio in ratios)) for limit in (1.0, 0.95))]
+            for kind, ratios in kinds.items()]
 
 
 def lost(results: Sequence[Result], limit: float = 1.0) -> list[list[str]]:

@@ -96,7 +96,7 @@ def products(names: Sequence[str]) -> list[Product]:
 
 def cases(seed: int, count: int, names: Sequence[str], device: str = CPU, layers: bool = False) -> list[Case]:
     """`count` cases of each format, the same for the same seed."""
-    found = []
+    drawn = []
     for product in products(names):
         pick, narrow = random.Random(f"{seed} {product.key} {device} {layers}"), formats.FORMATS[product.a].bits == 8
         for _ in range(count):
@@ -106,5 +106,5 @@ def cases(seed: int, count: int, names: Sequence[str], device: str = CPU, layers
             else:
                 m, n, k = sizes(pick, device != CPU, 16 if narrow else 8)
                 how = "nt" if narrow and device != CPU else layout(pick, device != CPU)
-            found.append(Case(LAYERS if layers else RANDOM, product.gemm(m, n, k, how), algorithm=product.algorithm))
-    return found
+            drawn.append(Case(LAYERS if layers else RANDOM, product.gemm(m, n, k, how), algorithm=product.algorithm))
+    return drawn

@@ -88,14 +88,14 @@ def within(sizes: Sequence[int], seconds: float, cost: Callable[[int], float]) -
     close to each other as fits, and the smallest of the others that fit besides."""
     top = max((at for at, n in enumerate(sizes) if cost(n) <= seconds / 3), default=0)
     for step in range(1, top + 2):
-        found = [*sizes[:top + 1][::-step]][::-1]
-        if sum(map(cost, found)) <= seconds:
+        chosen_sizes = [*sizes[:top + 1][::-step]][::-1]
+        if sum(map(cost, chosen_sizes)) <= seconds:
             break
-    left = seconds - sum(map(cost, found))
+    left = seconds - sum(map(cost, chosen_sizes))
     for n in sizes[:top]:
-        if n not in found and (left := left - cost(n)) > 0:
-            found.append(n)
-    return sorted(found)
+        if n not in chosen_sizes and (left := left - cost(n)) > 0:
+            chosen_sizes.append(n)
+    return sorted(chosen_sizes)
 
 
 def cases(names: Sequence[str], dtypes: Sequence[str], tile: tuple[int, int] = (14, 32)) -> list[Case]:
@@ -164,25 +164,25 @@ def gpu_cases(
     """The cases of the named suites in these formats, or in the suite's own; `sizes` instead of a suite's own, where it
     consists of squares."""
     _checked(names, GPU_SUITES, dtypes, " on a GPU", (*DTYPES, *GPU_PRODUCTS))
-    found: list[Case] = []
+    listed: list[Case] = []
     for name in names:
         own = (sizes or (GPU_QUICK.get(name, ()) if quick else ())) if name in GPU_SQUARES else ()
         for dtype in GPU_ONLY.get(name, ()) or dtypes or GPU_DTYPES.get(name, ("f32",)):
-            found += squares(name, own, dtype) if own else GPU_SUITES[name](dtype)
-    return found
+            listed += squares(name, own, dtype) if own else GPU_SUITES[name](dtype)
+    return listed
 
 
 def named(texts: Sequence[str], dtype: str) -> list[Case]:
     """Cases that are written as MxNxK or MxNxK:LAYOUT, with formats of their own MxNxK:LAYOUT:FORMATS."""
-    found = []
+    products = []
     for text in texts:
         sizes, layout, kinds = (*text.split(":", 2), "", "")[:3]
         parts = sizes.split("x")
         if len(parts) != 3 or not all(p.isdecimal() and int(p) > 0 for p in parts) or layout not in ("", *LAYOUTS):
             raise ValueError(f"a case is written MxNxK or MxNxK:LAYOUT, such as 64x4096x4096:nt, not {text!r}")
         m, n, k = map(int, parts)
-        found.append(Case("case", gemm(kinds or dtype, m, n, k, layout or "nn")))
-    return found
+        products.append(Case("case", gemm(kinds or dtype, m, n, k, layout or "nn")))
+    return products
 
 
 # ---- number formats
@@ -214,7 +214,7 @@ def chosen(words: Sequence[str], among: Sequence[Product] = PRODUCTS, also: str 
     A word is a format (every product with such an operand), an algorithm, or a product's key.  ValueError for any
     other; `also` says what else it might have been.
     """
-    found: set[Product] = set()
+    selection: set[Product] = set()
     for word in words:
         named = [p for p in among if word in (p.key, p.algorithm)]
         named = named or [p for p in among if word in (p.a, p.b)]
@@ -225,8 +225,8 @@ def chosen(words: Sequence[str], among: Sequence[Product] = PRODUCTS, also: str 
                 f"no product of {word!r} is timed; name a format ({', '.join(known)}), "
                 f"{f'an algorithm ({algorithms}) ' if algorithms else ''}or a product such as {among[-1].key}{also}"
             )
-        found.update(named)
-    return [p for p in among if p in found or not words]
+        selection.update(named)
+    return [p for p in among if p in selection or not words]
 
 
 def format_cases(products: Iterable[Product], sizes: Iterable[int]) -> list[Case]:

@@ -107,9 +107,9 @@ def run(target: CpuTarget, dtype: str, quick: bool, console: Console) -> dict[st
         bar.update(f"timing {len(calls)} loops in turn")
         samples = measure.interleave(calls, RULES, disturbed=quiet.Watch().disturbed)
     rates = {name: [flops[name] / s / 1e9 for s in sample.seconds] for name, sample in samples.items()}
-    found = [_record(target, dtype, tile, rates[tile.name], rates[PEAK]) for tile in tiles]
+    records = [_record(target, dtype, tile, rates[tile.name], rates[PEAK]) for tile in tiles]
     return {"fma_loop_gflops": measure.spread(rates[PEAK])._asdict(),
-            "tiles": sorted(found, key=lambda record: -record["gflops"]["median"])}
+            "tiles": sorted(records, key=lambda record: -record["gflops"]["median"])}
 
 
 def probe(target: CpuTarget, dtype: str, tile: Tile) -> tuple[Callable[[int], None], float]:

@@ -47,7 +47,7 @@ def make(case: str, k: int, threads: int) -> Case:
         part = given[:CHECKED] if by_rows else given[:, :CHECKED]
         numbers = np.asarray(part).astype(np.float64)
         exact = x.astype(np.float64) @ (numbers.T if by_rows else numbers)
-        found = np.asarray(result.float() if hasattr(result, "float") else result)[:, :CHECKED].astype(np.float64)
+        values = np.asarray(result.float() if hasattr(result, "float") else result)[:, :CHECKED].astype(np.float64)
         near = 1e-3 if isinstance(result, np.ndarray) else 1e-2
-        return "" if np.allclose(found, exact, near, near * np.abs(exact).max()) else "its result is wrong"
+        return "" if np.allclose(values, exact, near, near * np.abs(exact).max()) else "its result is wrong"
     return Case({}, sides, wrong, {"x": x, "w": w, "by_rows": by_rows}, bytes=2 * k * n)
