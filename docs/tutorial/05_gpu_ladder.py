@@ -25,7 +25,7 @@ def main() -> None:
 def plot() -> None:
     """Predicted, as the share of the peak that the busiest unit allows; and measured on an H200 at n = 4096."""
     counted = {step["title"]: step["busy"] for step in plots.measured("ladder_gpu_simulated")["extra"]["simulated"]}
-    device = plots.measured("ladder_gpu_h200")["extra"]["device"]
+    device = plots.measured("ladder_gpu_h200")["machine"]["gpu"]
     peak = device["sms"] * 128 * 2 * device["clock_hz"] / 1e9
     rates = {name: by_size[4096] / peak for name, by_size in plots.rates("ladder_gpu_h200").items() if name in counted}
     ax = plots.axes("", "share of an H200's peak in f32", ylim=(0, 1))
