@@ -20,6 +20,7 @@ class _Array:
 
     fake: FakeDriver
     current = 0  # the library's current stream
+    readonly = False
     dtypes = staticmethod(lambda dtype: dtype)
 
     def __init__(self, host: np.ndarray, device: int = 0) -> None:
@@ -32,6 +33,13 @@ class _Array:
     @property
     def pointer(self) -> int:
         return self.fake.array(self.host) if self.host.size else 0
+
+    def __getitem__(self, key: Any) -> np.ndarray:
+        return self.host[key]
+
+    def __setitem__(self, key: Any, value: np.ndarray) -> None:
+        if self.readonly:
+            raise TypeError("immutable, as JAX's arrays are")
 
     def __array__(self, *args: Any, **options: Any) -> np.ndarray:
         raise AssertionError("an array on a device was copied to the host")
@@ -164,7 +172,7 @@ def cupy(fake: FakeDriver) -> types.ModuleType:
 class Exporter(_Array):
     """An array of a library that is known by DLPack alone, as JAX's are. `asked` holds the streams it was asked for."""
 
-    versions, readonly = True, False
+    versions = True
 
     def __init__(self, host: np.ndarray, device: int = 0) -> None:
         super().__init__(host, device)
@@ -200,7 +208,7 @@ class Imported:
 class Interface(_Array):
     """An array known by __cuda_array_interface__ alone, as Numba's are."""
 
-    readonly, mask, stream = False, None, None
+    mask = stream = None
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:

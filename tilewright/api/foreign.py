@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.runtime.gpu import dlpack
-from tilewright.runtime.gpu.arrays import TORCH, DeviceArray, dtype_of, kind, shadow, taker
+from tilewright.runtime.gpu.arrays import TORCH, DeviceArray, check_writable, dtype_of, kind, shadow, taker
 
 CPU = 1  # DLPack's kind of device
 
@@ -41,19 +41,9 @@ def array(x: Any, name: str, write: bool = False) -> np.ndarray:
     except TypeError:  # from before DLPack had versions
         capsule = x.__dlpack__()
     look = dlpack.read(capsule)
-    if write and (look.readonly or not _can_change(x)):
-        raise ValueError(f"{name} is read-only; it must be an array that can be written to")
+    if write:
+        check_writable(look.readonly, name, x)
     return shadow(look.pointer, look.shape, look.strides, dtype_of(look.dtype, name), (x, capsule))
-
-
-def _can_change(x: Any) -> bool:
-    """JAX's arrays cannot, which their capsules do not say: nothing is stored in them, to see."""
-    try:
-        none: Any = (slice(0), ...) if len(x.shape) else ...
-        x[none] = x[none]
-    except TypeError:
-        return False
-    return True
 
 
 def result(x: Any, like: Any) -> Any:

@@ -29,7 +29,7 @@ from tilewright.kernels.elementwise import each, each_row, fold, once
 from tilewright.plans.nvidia import NvidiaPlan
 from tilewright.runtime.cuda import module
 from tilewright.runtime.gpu import engine, operands
-from tilewright.runtime.gpu.arrays import DeviceArray, shadow
+from tilewright.runtime.gpu.arrays import DLPACK, DeviceArray, shadow
 from tilewright.runtime.gpu.engine import NVIDIA
 
 
@@ -341,6 +341,10 @@ def test_masks_and_read_only_arrays(fake):
     refused(TypeError, r"b has a mask", a, masked)
     refused(ValueError, r"out is read-only", a, a, readonly)
     tw.matmul(readonly, a)
+    immutable = Exporter(integers(4, 4))
+    immutable.readonly = True
+    with pytest.raises(ValueError, match="out is read-only"):
+        DLPACK.look(immutable, "out", 0, write=True)
 
 
 def test_elements_that_are_not_whole(fake):

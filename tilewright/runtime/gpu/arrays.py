@@ -125,7 +125,15 @@ def shadow(pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype
     return np.asarray(SimpleNamespace(__array_interface__=interface, keep=keep))
 
 
-def _writable(readonly: bool, name: str) -> None:
+def check_writable(readonly: bool, name: str, x: Any = None) -> None:
+    """ValueError if an array must not be written. x: it, if DLPack alone tells of it, since capsules of JAX's arrays do
+    not say that these are immutable. To store nothing in one of them is a TypeError, too."""
+    try:
+        if x is not None and not readonly:
+            none: Any = (slice(0), ...) if len(x.shape) else ...
+            x[none] = x[none]
+    except TypeError:
+        readonly = True
     if readonly:
         raise ValueError(f"{name} is read-only; it must be an array that can be written to")
 
@@ -338,13 +346,15 @@ class _DLPack(_Protocol):
         return self.platform.default_stream
 
     def look(self, x: Any, name: str, stream: int, write: bool = False) -> Look:
+        if write and not isinstance(x, DeviceArray):    # which is a new result
+            check_writable(False, name, x)
         given = stream or self.platform.default_stream  # to which x is synchronised
         try:
             capsule = x.__dlpack__(stream=given, max_version=dlpack.VERSION)
         except TypeError:  # from before DLPack had versions
             capsule = x.__dlpack__(stream=given)
         tensor = dlpack.read(capsule)
-        _writable(write and tensor.readonly, name)
+        check_writable(write and tensor.readonly, name)
         dtype = dtype_of(tensor.dtype, name)
         return Look(shadow(tensor.pointer, tensor.shape, tensor.strides, dtype), (x, capsule))
 
@@ -367,7 +377,7 @@ class _Interface(_Protocol):
         if says.get("mask") is not None:
             raise TypeError(f"{name} has a mask, which a product cannot honour")
         pointer, readonly = says["data"]
-        _writable(write and readonly, name)
+        check_writable(write and readonly, name)
         dtype = dtype_of(np.dtype(says["typestr"]), name)
         shape = tuple(says["shape"])
         strides = says.get("strides") or dlpack.contiguous(shape, dtype.itemsize)
