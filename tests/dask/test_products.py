@@ -16,7 +16,7 @@ import dask  # noqa: E402
 from dask.array.core import PerformanceWarning  # noqa: E402
 
 import tilewright.dask as twd  # noqa: E402
-from tilewright.dask import blocks, graphs, memory  # noqa: E402
+from tilewright.dask import blocks, graphs  # noqa: E402
 
 BF16 = ml_dtypes.bfloat16
 FORMATS = [np.float32, np.int8, BF16, np.float64, np.uint8, np.int16, np.int32, np.float16, ml_dtypes.float8_e4m3fn,
@@ -25,8 +25,7 @@ SHAPES = [(7, 13, 9), (4, 0, 3), (1, 5, 3), (0, 3, 2), (5, 4, 0), (2, 3, 1), (17
 
 
 @pytest.fixture(autouse=True)
-def in_this_thread(monkeypatch):
-    monkeypatch.setattr(memory, "SMALLEST", 1)      # sums of all sizes are in memory that is used again
+def in_this_thread():
     with dask.config.set(scheduler="sync"):
         yield
 
@@ -131,22 +130,6 @@ def test_schedules_read_storage_as_they_say(chains):
         tasks = [key for key in product.dask if str(key[0]).startswith("tilewright-matmul") and "sums" in key[0]]
         assert bool(tasks) == (most == 1)
     assert len({x.tobytes() for x in found.values()}) == 1
-
-
-def test_memory_of_sums_is_used_again_when_the_last_view_is_gone():
-    x = np.zeros((1024, 512), np.float32)
-    first, second = memory.like(x), memory.like(x)
-    assert first is not None
-    view, address = first[3:].T[::2], first.ctypes.data
-    del first
-    third = memory.like(x)
-    assert third.ctypes.data != address
-    del view
-    assert memory.like(x).ctypes.data == address
-    assert third.shape == x.shape
-    del second, third
-    assert not memory._spare
-    assert memory.like(np.zeros((0, 3), np.float32)) is None
 
 
 def test_panels_advance_together(chains):

@@ -22,7 +22,6 @@ import numpy as np
 
 import tilewright as tw
 from tilewright import forks
-from tilewright.dask import memory
 from tilewright.rules import grouping
 from tilewright.runtime.cpu import pool
 
@@ -148,8 +147,7 @@ class Work:
         if last:
             return multiply(*self.first, a, b, **more, **how, **self.finish,
                             **({"operands": operands} if operands else {}))
-        new = None if acc is None else memory.like(acc)
-        return multiply(*self.first, a, b, **({"out_dtype": self.sums} if new is None else {"out": new}), **more, **how)
+        return multiply(*self.first, a, b, out_dtype=self.sums, **more, **how)
 
     def _fold(self, acc: Any, own: bool, a: Any, b: Any, operands: dict[str, Any], at: int, last: bool) -> Any:
         reduce = self.how["reduce"]
