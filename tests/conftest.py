@@ -107,7 +107,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True, scope="module")
 def earlier_modules() -> Iterator[None]:
-    """What a module leaves, kernels and their records, is not looked through again, either, if it is much."""
+    """Kernels and records that a module of tests leaves are exempt from later garbage collections, if they are many."""
     yield
     if gc.get_count() > (20_000,):
         gc.collect()

@@ -64,8 +64,8 @@ def cluster_threads() -> int:
     """Threads of all workers of the cluster on which this process computes by default; 0 without one."""
     module = sys.modules.get("distributed")
     client = None if module is None else module.client._get_global_client()
-    found = {} if client is None else client.scheduler_info()
-    return int(found.get("total_threads", sum(x["nthreads"] for x in found.get("workers", {}).values())))
+    information = {} if client is None else client.scheduler_info()
+    return int(information.get("total_threads", sum(x["nthreads"] for x in information.get("workers", {}).values())))
 
 
 class Later:
@@ -206,8 +206,8 @@ def run(work: Work, begins: tuple[int, ...], ends: bool, names: tuple[Any, ...],
 
 def run_tile(work: Work, begins: tuple[int, ...], ends: bool,
              layout: Sequence[tuple[tuple[Any, ...], tuple[int, ...]]], *values: Any) -> tuple[Any, ...]:
-    """What `run` returns for each of several blocks of C. `layout`: for each, the names, and which of `values` they
-    have; "acc" is the result of the step before, for all of them."""
+    """Results of `run` for several blocks of C. `layout`: for each block, the names of its values and their places in
+    `values`; "acc" is the tuple of the step before, with an entry for each block."""
     return tuple(run(work, begins, ends, names, *(values[i][number] if name == "acc" else values[i]
                                                   for name, i in zip(names, at)))
                  for number, (names, at) in enumerate(layout))

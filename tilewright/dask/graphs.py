@@ -106,11 +106,11 @@ class Chains(NamedTuple):
             others = prod(counts) // parts
             least = min(parts, -(-CHAINS * self.threads // others))
             parts = next((n for n in range(least, min(parts, 2 * least) + 1) if n * others % self.threads == 0), least)
-        found: dict[Index, list[Index]] = {}
+        tiles_of_blocks: dict[Index, list[Index]] = {}
         for place in chunks.blocks([self.cut[x] for x in self.output]):
             part = place[axis] * parts // counts[axis] if place else 0
-            found.setdefault((*place[:axis], part, *place[axis + 1:]), []).append(place)
-        return list(found.values())
+            tiles_of_blocks.setdefault((*place[:axis], part, *place[axis + 1:]), []).append(place)
+        return list(tiles_of_blocks.values())
 
 
 def chosen(of: Chains, schedule: str, result_bytes: float) -> tuple[list[bool], bool]:
@@ -157,10 +157,10 @@ def tasks(of: Chains, again: Sequence[bool], gated: bool) -> dict[Any, Task]:
                 key = (of.name, *tile[0]) if ends else key
                 graph[key] = Task(key, blocks.run, of.work, first, ends, names, *values)
             else:
-                each = {x: i for i, x in enumerate(dict.fromkeys(x for part in taken for _, x in part), len(sums))}
-                own = [([*sums, *part], [*range(len(sums)), *(each[x] for _, x in part)]) for part in taken]
+                position = {x: i for i, x in enumerate(dict.fromkeys(x for part in taken for _, x in part), len(sums))}
+                own = [([*sums, *part], [*range(len(sums)), *(position[x] for _, x in part)]) for part in taken]
                 layout = tuple((tuple(name for name, _ in part), tuple(at)) for part, at in own)
-                graph[key] = Task(key, blocks.run_tile, of.work, first, ends, layout, *(x for _, x in sums), *each)
+                graph[key] = Task(key, blocks.run_tile, of.work, first, ends, layout, *(x for _, x in sums), *position)
             before = key
         if len(tile) > 1:
             graph |= {(of.name, *place): Task((of.name, *place), blocks.part, TaskRef(before), i)
@@ -170,7 +170,7 @@ def tasks(of: Chains, again: Sequence[bool], gated: bool) -> dict[Any, Task]:
 
 def _taken(of: Chains, at: dict[Any, int], group: Sequence[int], again: Sequence[bool], made: dict[Any, Any],
            lasting: dict[Any, Any]) -> list[tuple[Any, Any]]:
-    """What a task takes for one block of C beside its sums, with names, as blocks.run does."""
+    """Values of a task for one block of C, except its sums, with the names that blocks.run gives them."""
     first, ends = group[0] == 0, group[-1] == len(of.steps) - 1
     taken: list[tuple[Any, Any]] = [(name, TaskRef(Side(x, labels, {}, False, False).key(at)))
                                     for name, x, labels in of.more if (ends if name != "c" else first)]

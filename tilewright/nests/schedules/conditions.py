@@ -154,9 +154,9 @@ def versioned(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
                 isinstance(x, (Sync, Mma)) for x, _ in walk(n.body)):
             last = [c for c in n.body[0].conditions if n.index in c.names] if isinstance(n.body[0], When) else []
             if len(last) == 1 and last[0].linear().factors[n.index] < 0 and len(n.body) == 1:
-                whole = last[0].replaced({n.index: n.stop - 1})
+                last_round = last[0].replaced({n.index: n.stop - 1})
                 plain = replace(n, body=versioned(_without(n.body[0], (last[0],))))
-                found += [When((whole,), (plain,)), When((polynomial(-1) - whole,), (n,))]
+                found += [When((last_round,), (plain,)), When((polynomial(-1) - last_round,), (n,))]
                 continue
         if isinstance(n, (For, When)):
             n = replace(n, body=versioned(n.body))

@@ -43,8 +43,8 @@ class Held(NamedTuple):
 
     def inside(self, first: Polynomial) -> tuple[Polynomial, ...]:
         """The condition that a vector is in the row, unless all are."""
-        whole = self.threads * self.turns * self.lanes == self.size
-        return () if whole else (polynomial(self.size - self.lanes) - first,)
+        divides = self.threads * self.turns * self.lanes == self.size
+        return () if divides else (polynomial(self.size - self.lanes) - first,)
 
     def copied(self, lane: Polynomial) -> Node:
         """The loads of a thread."""
@@ -78,18 +78,18 @@ def held_rows(s: Scheduled, loops: Sequence[For], threads: int, buffer: Callable
                     continue
                 key = a.replaced({loop.index: polynomial(AT) - first}), loop.extent + first, asked
                 rows.setdefault(key, {}).setdefault(loop.index, first)
-    found, room = list[Held](), MOST[threads < 1024] * 4
+    held, room = list[Held](), MOST[threads < 1024] * 4
     for (row, size, asked), by in rows.items():
         item = s.element(row.array).bytes
         widths = [n for n in (8, 4, 2, 1) if n * item <= WIDEST and size % n == 0]
         lanes = next((n for n in widths if size % (threads * n) == 0), widths[0])       # no conditions, if possible
         turns = -(-size // (threads * lanes))
-        alike = all((x.size, x.lanes) == (size, lanes) for x in found)      # a loop is divided in one way
+        alike = all((x.size, x.lanes) == (size, lanes) for x in held)       # a loop is divided in one way
         if len(by) > 1 and alike and turns * lanes * item <= room:
             room -= turns * lanes * item
             line = next(x.line for x in loops if x.index in by)
-            found.append(Held(row, size, by, line, buffer(row.array, (turns, lanes)), asked, threads, turns, lanes))
-    return found
+            held.append(Held(row, size, by, line, buffer(row.array, (turns, lanes)), asked, threads, turns, lanes))
+    return held
 
 
 def over_held(s: Scheduled, loop: For, body: tuple[Node, ...], held: Sequence[Held], lane: Polynomial) -> Node:
